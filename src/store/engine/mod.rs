@@ -227,15 +227,12 @@ struct Plan<T> {
     is_durable: bool,
     /// Whether the value is written even if it is the same as before.
     must_write: bool,
+    /// The answer if a transaction of an earlier owner is open. Without it, the call waits for its
+    /// end.
+    if_open: Option<T>,
 }
 
-/// A plan, compared with the value that it was made for.
-struct Planned<T> {
-    answer: T,
-    /// `None` if the value stays what it is.
-    change: Option<Change>,
-}
-
+/// What a plan makes of the value that it was made for.
 struct Change {
     swap: Swap,
     /// What the plan was based on.
@@ -251,6 +248,7 @@ impl<T> Plan<T> {
             care: Care::Nothing,
             is_durable: false,
             must_write: false,
+            if_open: None,
         }
     }
 
@@ -276,16 +274,9 @@ impl<E: Engine> EngineStore<E> {
     /// See [`Store::acquire`](super::Store::acquire).
     pub(super) fn acquire(self: Arc<Self>, request: Acquire) -> StoreFuture<Outcome<Acquired>> {
         Box::pin(async move {
-            let held_by_transaction = Acquired::Held(Held {
-                remaining: WHILE_OPEN,
-                fingerprint: None,
-                label: None,
-            });
-            let key = request.key.clone();
             let plan =
                 |slot: &mut Slot, step: &mut Step<'_>| self.plan_acquire(&request, slot, step);
-            let operation = StoreOperation::Acquire;
-            self.change(operation, &key, Some(held_by_transaction), plan)
+            self.change(StoreOperation::Acquire, &request.key, plan)
                 .await
         })
     }
@@ -333,8 +324,14 @@ impl<E: Engine> EngineStore<E> {
             },
             Mode::Exclusive | Mode::Shared | Mode::Permit { .. } => Care::Grant,
         };
+        let if_open = Acquired::Held(Held {
+            remaining: WHILE_OPEN,
+            fingerprint: None,
+            label: None,
+        });
         Ok(Plan {
             care,
+            if_open: Some(if_open),
             ..Plan::durable(answer)
         })
     }
@@ -355,7 +352,7 @@ impl<E: Engine> EngineStore<E> {
                         })
                     };
                     let renewed = store
-                        .change(StoreOperation::Renew, &request.key, None, plan)
+                        .change(StoreOperation::Renew, &request.key, plan)
                         .await;
                     (
                         index,
@@ -384,7 +381,7 @@ impl<E: Engine> EngineStore<E> {
                 Ok(plan)
             };
             let released = self
-                .change(StoreOperation::Release, &request.key, None, plan)
+                .change(StoreOperation::Release, &request.key, plan)
                 .await;
             answer.give(released);
         });
@@ -400,8 +397,8 @@ impl<E: Engine> EngineStore<E> {
             check_floor(floor)?;
             let plan =
                 |_: &mut Slot, step: &mut Step<'_>| Ok(Plan::durable(step.fence.raise(floor)));
-            let operation = StoreOperation::Other;
-            self.change(operation, &key, None, plan).await.into_result()
+            let changed = self.change(StoreOperation::Other, &key, plan).await;
+            changed.into_result()
         })
     }
 
@@ -429,8 +426,8 @@ impl<E: Engine> EngineStore<E> {
                 let plan = Plan::durable(slot.force_release(expected, step));
                 Ok(Plan { care, ..plan })
             };
-            let operation = StoreOperation::Other;
-            self.change(operation, &key, None, plan).await.into_result()
+            let changed = self.change(StoreOperation::Other, &key, plan).await;
+            changed.into_result()
         })
     }
 
@@ -439,17 +436,15 @@ impl<E: Engine> EngineStore<E> {
     }
 
     /// Has the rules change the value of a key, until the change is made or nothing is to be
-    /// changed. `open` is the answer if a transaction of an earlier owner is open; without it, the
-    /// call waits for its end.
+    /// changed.
     async fn change<T>(
         &self,
         operation: StoreOperation,
         key: &LockKey,
-        open: Option<T>,
         plan: impl Fn(&mut Slot, &mut Step<'_>) -> Result<Plan<T>, Error>,
     ) -> Outcome<T> {
         let call = StoreCall::begin(operation);
-        let outcome = self.try_until_changed(key, open, plan).await;
+        let outcome = self.try_until_changed(key, plan).await;
         call.end(match outcome {
             Outcome::Answered(_) => StoreResult::Answered,
             Outcome::Refused(_) | Outcome::Unknown(_) => StoreResult::Failed,
@@ -460,7 +455,6 @@ impl<E: Engine> EngineStore<E> {
     async fn try_until_changed<T>(
         &self,
         key: &LockKey,
-        mut open: Option<T>,
         plan: impl Fn(&mut Slot, &mut Step<'_>) -> Result<Plan<T>, Error>,
     ) -> Outcome<T> {
         let deadline = self.deadline();
@@ -471,8 +465,8 @@ impl<E: Engine> EngineStore<E> {
         loop {
             let times = self.clock.times();
             let planned = times.map(|times| self.plan(key, &value, times, &plan));
-            let Planned { answer, change } = match planned {
-                Some(Ok(planned)) if planned.change.is_some() || is_fresh => planned,
+            let (planned, change) = match planned {
+                Some(Ok(planned)) if planned.1.is_some() || is_fresh => planned,
                 Some(Err(error)) if is_fresh => return Outcome::Refused(error),
                 // Invariants 2 and 3: a guess is not enough, and neither is a value without a time.
                 Some(Ok(_) | Err(_)) | None => match self.read(key, deadline).await {
@@ -484,7 +478,7 @@ impl<E: Engine> EngineStore<E> {
                 },
             };
             let Some(Change { swap, times, to }) = change else {
-                return Outcome::Answered(answer);
+                return Outcome::Answered(planned.answer);
             };
             let swapped = match self.engine.swap(swap, deadline).await {
                 Outcome::Answered(swapped) => swapped,
@@ -498,7 +492,7 @@ impl<E: Engine> EngineStore<E> {
             match swapped.end {
                 SwapEnd::Done if times.held_for(swapped.reading) => {
                     self.cache.keep(key, to);
-                    return Outcome::Answered(answer);
+                    return Outcome::Answered(planned.answer);
                 }
                 SwapEnd::Done => {
                     self.cache.forget(key);
@@ -510,7 +504,7 @@ impl<E: Engine> EngineStore<E> {
                     stale += u32::from(is_fresh);
                     (value, is_fresh) = (present, true);
                 }
-                SwapEnd::Open => match open.take() {
+                SwapEnd::Open => match planned.if_open {
                     Some(answer) => return Outcome::Answered(answer),
                     None => stale += 1,
                 },
@@ -521,14 +515,14 @@ impl<E: Engine> EngineStore<E> {
         }
     }
 
-    /// Has the rules plan a change.
+    /// Has the rules plan a change. There is none if the value stays what it is.
     fn plan<T>(
         &self,
         key: &LockKey,
         from: &Value,
         times: Times,
         plan: impl Fn(&mut Slot, &mut Step<'_>) -> Result<Plan<T>, Error>,
-    ) -> Result<Planned<T>, Error> {
+    ) -> Result<(Plan<T>, Option<Change>), Error> {
         let mut slot = from.slot.clone();
         slot.forget_expired(times.at_least);
         let mut fence = Fence::new(Moment(from.token));
@@ -567,17 +561,14 @@ impl<E: Engine> EngineStore<E> {
                 slot,
             };
             let swap = Swap {
-                care: plan.care,
+                care: plan.care.clone(),
                 is_durable: plan.is_durable,
                 hints,
                 ..Swap::new(key.clone(), from, &to)
             };
             Change { swap, times, to }
         });
-        Ok(Planned {
-            answer: plan.answer,
-            change,
-        })
+        Ok((plan, change))
     }
 
     /// Reads the value of a key.

@@ -23,7 +23,7 @@ mod tls;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tokio_postgres::{Config, Row, types::Type};
+use tokio_postgres::{Row, types::Type};
 
 pub use builder::PostgresStoreBuilder;
 pub use fence::{Checkpoint, Fence, KeepAnswer, Reached};
@@ -135,10 +135,7 @@ pub struct PostgresStore(Arc<EngineStore<Wire>>);
 #[derive(Debug)]
 struct Wire {
     server: Arc<Server>,
-    /// Where hints are listened to.
-    listen: Config,
     lanes: Vec<Lane>,
-    space: Arc<str>,
 }
 
 impl PostgresStore {
@@ -366,7 +363,7 @@ impl Store for PostgresStore {
     }
 
     fn space(&self) -> Arc<str> {
-        self.0.engine.space.clone()
+        self.0.engine.server.space.clone()
     }
 
     fn fence_schema(&self, is_claim: bool) -> Option<Arc<str>> {
@@ -383,14 +380,9 @@ impl Store for PostgresStore {
     }
 
     fn watch(&self, instance: Instance) -> Hints {
-        let Wire {
-            server,
-            listen,
-            lanes,
-            ..
-        } = &self.0.engine;
+        let Wire { server, lanes } = &self.0.engine;
         let sweeper = Sweeper(Arc::downgrade(&self.0));
-        let hints = listener::watch(server, listen, &self.0.home, sweeper, instance);
+        let hints = listener::watch(server, &self.0.home, sweeper, instance);
         lanes.iter().for_each(Lane::move_home);
         hints
     }
@@ -399,7 +391,7 @@ impl Store for PostgresStore {
 impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresStore")
-            .field("space", &self.0.engine.space)
+            .field("space", &self.0.engine.server.space)
             .finish_non_exhaustive()
     }
 }
