@@ -235,8 +235,6 @@ struct Plan<T> {
 /// What a plan makes of the value that it was made for.
 struct Change {
     swap: Swap,
-    /// What the plan was based on.
-    times: Times,
     /// The value after the swap.
     to: Value,
 }
@@ -445,6 +443,7 @@ impl<E: Engine> EngineStore<E> {
     ) -> Outcome<T> {
         let call = StoreCall::begin(operation);
         let outcome = self.try_until_changed(key, plan).await;
+        let outcome = outcome.unwrap_or_else(Outcome::Refused);
         call.end(match outcome {
             Outcome::Answered(_) => StoreResult::Answered,
             Outcome::Refused(_) | Outcome::Unknown(_) => StoreResult::Failed,
@@ -452,52 +451,51 @@ impl<E: Engine> EngineStore<E> {
         outcome
     }
 
+    /// After an error, nothing was changed.
     async fn try_until_changed<T>(
         &self,
         key: &LockKey,
         plan: impl Fn(&mut Slot, &mut Step<'_>) -> Result<Plan<T>, Error>,
-    ) -> Outcome<T> {
+    ) -> Result<Outcome<T>, Error> {
         let deadline = self.deadline();
         let mut value = self.cache.guess(key);
         // Whether the value was read within this call.
         let mut is_fresh = false;
         let mut stale = 0;
         loop {
-            let times = self.clock.times();
-            let planned = times.map(|times| self.plan(key, &value, times, &plan));
-            let (planned, change) = match planned {
-                Some(Ok(planned)) if planned.1.is_some() || is_fresh => planned,
-                Some(Err(error)) if is_fresh => return Outcome::Refused(error),
-                // Invariants 2 and 3: a guess is not enough, and neither is a value without a time.
-                Some(Ok(_) | Err(_)) | None => match self.read(key, deadline).await {
-                    Ok(read) => {
-                        (value, is_fresh) = (read, true);
-                        continue;
-                    }
-                    Err(error) => return Outcome::Refused(error),
-                },
+            // Invariant 3: without a time, the value has to be read even if it is known.
+            let Some(times) = self.clock.times() else {
+                (value, is_fresh) = (self.read(key, deadline).await?, true);
+                continue;
             };
-            let Some(Change { swap, times, to }) = change else {
-                return Outcome::Answered(planned.answer);
+            let planned = self.plan(key, &value, times, &plan);
+            // Invariant 2: a guess may only be swapped for another value.
+            if !is_fresh && !matches!(planned, Ok((_, Some(_)))) {
+                (value, is_fresh) = (self.read(key, deadline).await?, true);
+                continue;
+            }
+            let (planned, change) = planned?;
+            let Some(Change { swap, to }) = change else {
+                return Ok(Outcome::Answered(planned.answer));
             };
             let swapped = match self.engine.swap(swap, deadline).await {
                 Outcome::Answered(swapped) => swapped,
-                Outcome::Refused(error) => return Outcome::Refused(error),
+                Outcome::Refused(error) => return Err(error),
                 Outcome::Unknown(error) => {
                     self.cache.forget(key);
-                    return Outcome::Unknown(error);
+                    return Ok(Outcome::Unknown(error));
                 }
             };
             self.clock.learn(swapped.reading);
             match swapped.end {
                 SwapEnd::Done if times.held_for(swapped.reading) => {
                     self.cache.keep(key, to);
-                    return Outcome::Answered(planned.answer);
+                    return Ok(Outcome::Answered(planned.answer));
                 }
                 SwapEnd::Done => {
                     self.cache.forget(key);
                     let message = "the clock of the store was set during the call";
-                    return Outcome::Unknown(unreachable(message));
+                    return Ok(Outcome::Unknown(unreachable(message)));
                 }
                 SwapEnd::Stale(present) => {
                     // A guess that was wrong is no sign of others that write at the same time.
@@ -505,13 +503,11 @@ impl<E: Engine> EngineStore<E> {
                     (value, is_fresh) = (present, true);
                 }
                 SwapEnd::Open => match planned.if_open {
-                    Some(answer) => return Outcome::Answered(answer),
+                    Some(answer) => return Ok(Outcome::Answered(answer)),
                     None => stale += 1,
                 },
             }
-            if let Err(error) = self.pause(stale, deadline).await {
-                return Outcome::Refused(error);
-            }
+            self.pause(stale, deadline).await?;
         }
     }
 
@@ -566,7 +562,7 @@ impl<E: Engine> EngineStore<E> {
                 hints,
                 ..Swap::new(key.clone(), from, &to)
             };
-            Change { swap, times, to }
+            Change { swap, to }
         });
         Ok((plan, change))
     }

@@ -229,15 +229,12 @@ impl Server {
     }
 
     fn not_migrated(&self, error: tokio_postgres::Error) -> Error {
-        let code = error.code();
-        let is_missing = [
-            &SqlState::UNDEFINED_FUNCTION,
-            &SqlState::UNDEFINED_TABLE,
-            &SqlState::INVALID_SCHEMA_NAME,
-        ]
-        .into_iter()
-        .any(|missing| code == Some(missing));
-        if is_missing {
+        let missing = [
+            SqlState::UNDEFINED_FUNCTION,
+            SqlState::UNDEFINED_TABLE,
+            SqlState::INVALID_SCHEMA_NAME,
+        ];
+        if error.code().is_some_and(|code| missing.contains(code)) {
             return self.wrong_version(None);
         }
         let message = format!("PostgreSQL at {}: {}", self.name(), text(&error));
