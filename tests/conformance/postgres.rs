@@ -5,7 +5,7 @@ use std::time::Duration;
 use tower_distributed_lock::store::{PostgresStore, Store};
 
 use crate::{
-    subject::Subject,
+    subject::{LABEL, Subject},
     support::postgres::{Database, PostgresServer, ROLE},
 };
 
@@ -17,7 +17,7 @@ pub(crate) struct Postgres {
 impl Subject for Postgres {
     async fn start() -> Self {
         let database = PostgresServer::shared().await.database().await;
-        let store = PostgresStore::builder(database.url_as(ROLE));
+        let store = PostgresStore::builder(database.url_as(ROLE)).label(LABEL);
         let store = store.timeout(Duration::from_secs(10)).build().unwrap();
         database.migrate(&store.schema_sql()).await;
         Self { database, store }
@@ -25,6 +25,10 @@ impl Subject for Postgres {
 
     fn store(&self) -> &dyn Store {
         &self.store
+    }
+
+    fn label(&self) -> Option<&str> {
+        Some(LABEL)
     }
 
     async fn is_empty(&self) -> bool {
