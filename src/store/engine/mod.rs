@@ -192,7 +192,7 @@ pub(super) struct Swapped {
 pub(super) enum SwapEnd {
     Done,
     /// Nothing was changed: this is the present value.
-    Stale(Value),
+    Stale(Box<Value>),
     /// Nothing was changed, because a transaction is open that an earlier owner has fenced.
     Open,
 }
@@ -500,7 +500,7 @@ impl<E: Engine> EngineStore<E> {
                 SwapEnd::Stale(present) => {
                     // A guess that was wrong is no sign of others that write at the same time.
                     stale += u32::from(is_fresh);
-                    (value, is_fresh) = (present, true);
+                    (value, is_fresh) = (*present, true);
                 }
                 SwapEnd::Open => match planned.if_open {
                     Some(answer) => return Ok(Outcome::Answered(answer)),
@@ -573,7 +573,7 @@ impl<E: Engine> EngineStore<E> {
         let read = self.engine.swap(swap, deadline).await.into_result()?;
         self.clock.learn(read.reading);
         match read.end {
-            SwapEnd::Stale(value) => Ok(value),
+            SwapEnd::Stale(value) => Ok(*value),
             SwapEnd::Done | SwapEnd::Open => {
                 let message = "the store has answered a question with a change";
                 Err(Error::new(ErrorKind::Foreign, message))

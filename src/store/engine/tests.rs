@@ -66,7 +66,8 @@ impl Shared {
                 state,
                 record,
             } = present;
-            return Value::decode(tag, token, state, record).map(SwapEnd::Stale);
+            let value = Value::decode(tag, token, state, record)?;
+            return Ok(SwapEnd::Stale(value.into()));
         }
         let record = match swap.care {
             Care::Nothing => present.record,

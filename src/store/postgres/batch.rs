@@ -130,7 +130,7 @@ pub(super) fn answer(row: &Row, sent: Instant) -> Outcome<Swapped> {
         0 => SwapEnd::Done,
         2 => SwapEnd::Open,
         _ => match value(row) {
-            Ok(value) => SwapEnd::Stale(value),
+            Ok(value) => SwapEnd::Stale(value.into()),
             Err(error) => return Outcome::Refused(error),
         },
     };
