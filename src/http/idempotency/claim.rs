@@ -152,7 +152,11 @@ impl Claim {
         let body = bytes::Bytes::copy_from_slice(body);
         let answer = Answer::of(&parts, &settings.never_replayed, None, body);
         let (content, retain) = settings.record_of(&answer, self.fingerprint);
-        Ok(KeepAnswer::new(fence.clone(), content, retain))
+        Ok(KeepAnswer {
+            fence: fence.clone(),
+            content,
+            retain,
+        })
     }
 
     /// Returns a call for a transaction: how far this request has come is stored with the data of the
@@ -170,13 +174,13 @@ impl Claim {
     /// [`PostgresStore`](crate::store::PostgresStore).
     pub fn checkpoint(&self, point: &str, data: impl AsRef<[u8]>) -> Result<Checkpoint, Error> {
         let InDatabase { fence, settings } = self.in_database()?;
-        let data = bytes::Bytes::copy_from_slice(data.as_ref());
-        Ok(Checkpoint::new(
-            fence.clone(),
-            self.digest(),
-            (point.to_owned(), data),
-            settings.retain,
-        ))
+        Ok(Checkpoint {
+            fence: fence.clone(),
+            fingerprint: self.digest(),
+            point: point.to_owned(),
+            data: bytes::Bytes::copy_from_slice(data.as_ref()),
+            retain: settings.retain,
+        })
     }
 
     /// Returns a call for a transaction, which [fences](Self::fence) it and returns the last
@@ -189,8 +193,10 @@ impl Claim {
     /// [`ErrorKind::InvalidConfig`] if the claim is not in a
     /// [`PostgresStore`](crate::store::PostgresStore).
     pub fn reached(&self) -> Result<Reached, Error> {
-        let fence = self.in_database()?.fence.clone();
-        Ok(Reached::new(fence, self.digest()))
+        Ok(Reached {
+            fence: self.in_database()?.fence.clone(),
+            fingerprint: self.digest(),
+        })
     }
 
     fn digest(&self) -> bytes::Bytes {

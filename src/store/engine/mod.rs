@@ -39,13 +39,12 @@ use futures_util::stream::FuturesUnordered;
 
 pub(super) use self::clock::Reading;
 use self::{
-    cache::{Cache, View},
+    cache::Cache,
     clock::{Clock, Times},
 };
 use super::{
-    Acquire, Acquired, Answer, Cursor, Ending, Expected, Held, Hint, Inspection, Instance, KeyPage,
-    List, Mode, Outcome, Owner, Queueing, Release, Released, Renew, RenewAnswers, Renewed,
-    StoreFuture,
+    Acquire, Acquired, Answer, Ending, Expected, Held, Hint, Inspection, Instance, Mode, Outcome,
+    Owner, Queueing, Release, Released, Renew, RenewAnswers, Renewed, StoreFuture,
     home::Home,
     rules::{Damaged, Fence, Moment, Record, Slot, Step},
     types::check_floor,
@@ -74,41 +73,50 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 /// A value that was written is seen by every later call, from any connection. `clock` is read
 /// within the call, and is the same for all connections.
 pub(super) trait Engine: std::fmt::Debug + Send + Sync + 'static {
-    /// Reads a value.
-    fn read(
-        &self,
-        key: LockKey,
-        deadline: Instant,
-    ) -> impl Future<Output = Result<Seen, Error>> + Send;
-
-    /// Changes a value, if its tag is still the expected one, and then sends the hints.
+    /// Changes a value, if its tag is still the expected one, and then sends the hints. Without a
+    /// new tag, the swap only reads: it is always stale.
     fn swap(&self, swap: Swap, deadline: Instant) -> impl Future<Output = Outcome<Swapped>> + Send;
-
-    /// Lists keys with a value that has not expired, in the order of their bytes.
-    fn list(
-        &self,
-        list: KeysAfter,
-        deadline: Instant,
-    ) -> impl Future<Output = Result<Listed, Error>> + Send;
 
     /// Whether hints arrive.
     fn sends_hints(&self) -> bool;
 }
 
-/// A value as an engine has it.
-#[derive(Debug, Clone)]
-pub(super) struct Seen {
-    /// The time when the value was read.
-    pub(super) reading: Reading,
+/// A value, as it was read or written.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Value {
     /// Names this value. `None` if there is none.
-    pub(super) tag: Option<i64>,
+    tag: Option<i64>,
     /// The highest token of the key; if there is no value, the highest one that may have been
     /// forgotten with it.
-    pub(super) token: u64,
-    /// The slot, encoded. Empty if there is no value.
-    pub(super) state: Bytes,
-    /// The record, which the engine keeps beside the value.
-    pub(super) record: Option<Record>,
+    token: u64,
+    /// The slot without its record, encoded. Empty if there is no value.
+    state: Bytes,
+    slot: Slot,
+}
+
+impl Value {
+    /// Takes a value that was read. The engine keeps the record beside it.
+    pub(super) fn decode(
+        tag: Option<i64>,
+        token: u64,
+        state: Bytes,
+        record: Option<Record>,
+    ) -> Result<Self, Error> {
+        let mut slot = Slot::default();
+        if !state.is_empty() {
+            let damaged = |why: Damaged| Error::new(ErrorKind::Foreign, why.to_string());
+            slot = Slot::decode(state.clone()).map_err(damaged)?;
+        }
+        if let Some(record) = record {
+            slot.set_record(record);
+        }
+        Ok(Self {
+            tag,
+            token,
+            state,
+            slot,
+        })
+    }
 }
 
 /// A change of a value.
@@ -117,8 +125,8 @@ pub(super) struct Swap {
     pub(super) key: LockKey,
     /// The tag of the value to be changed. `None`: there is no value.
     pub(super) expect: Option<i64>,
-    /// The tag of the new value: a random number that was never used.
-    pub(super) tag: i64,
+    /// The tag of the new value: a random number that was never used. `None`: only read.
+    pub(super) tag: Option<i64>,
     /// The highest token that was known before.
     pub(super) low: u64,
     pub(super) token: u64,
@@ -131,6 +139,27 @@ pub(super) struct Swap {
     pub(super) is_durable: bool,
     /// Sent once the change was made.
     pub(super) hints: Vec<(Instance, Hint)>,
+}
+
+impl Swap {
+    pub(super) fn new(key: LockKey, from: &Value, to: &Value) -> Self {
+        Self {
+            key,
+            expect: from.tag,
+            tag: to.tag,
+            low: from.token,
+            token: to.token,
+            state: to.state.clone(),
+            until: to.slot.latest_expiry(),
+            care: Care::Nothing,
+            is_durable: false,
+            hints: Vec::new(),
+        }
+    }
+
+    pub(super) fn read(key: LockKey) -> Self {
+        Self::new(key, &Value::default(), &Value::default())
+    }
 }
 
 /// What a swap has to do with the record of its key, and with a transaction of its last exclusive
@@ -153,29 +182,19 @@ pub(super) enum Care {
 }
 
 /// The answer to a [`Swap`].
-#[derive(Debug)]
-pub(super) enum Swapped {
-    Done(Reading),
+#[derive(Debug, Clone)]
+pub(super) struct Swapped {
+    pub(super) reading: Reading,
+    pub(super) end: SwapEnd,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum SwapEnd {
+    Done,
     /// Nothing was changed: this is the present value.
-    Stale(Seen),
+    Stale(Box<Value>),
     /// Nothing was changed, because a transaction is open that an earlier owner has fenced.
-    Open(Reading),
-}
-
-/// A question for keys.
-#[derive(Debug)]
-pub(super) struct KeysAfter {
-    pub(super) prefix: String,
-    pub(super) after: Option<String>,
-    pub(super) at_most: usize,
-}
-
-/// The answer to [`KeysAfter`].
-#[derive(Debug, Default)]
-pub(super) struct Listed {
-    pub(super) keys: Vec<LockKey>,
-    /// The last key that was looked at, unless all were.
-    pub(super) until: Option<LockKey>,
+    Open,
 }
 
 /// The calls of a store on an engine.
@@ -208,6 +227,16 @@ struct Plan<T> {
     is_durable: bool,
     /// Whether the value is written even if it is the same as before.
     must_write: bool,
+    /// The answer if a transaction of an earlier owner is open. Without it, the call waits for its
+    /// end.
+    if_open: Option<T>,
+}
+
+/// What a plan makes of the value that it was made for.
+struct Change {
+    swap: Swap,
+    /// The value after the swap.
+    to: Value,
 }
 
 impl<T> Plan<T> {
@@ -217,6 +246,7 @@ impl<T> Plan<T> {
             care: Care::Nothing,
             is_durable: false,
             must_write: false,
+            if_open: None,
         }
     }
 
@@ -242,16 +272,9 @@ impl<E: Engine> EngineStore<E> {
     /// See [`Store::acquire`](super::Store::acquire).
     pub(super) fn acquire(self: Arc<Self>, request: Acquire) -> StoreFuture<Outcome<Acquired>> {
         Box::pin(async move {
-            let held_by_transaction = Acquired::Held(Held {
-                remaining: WHILE_OPEN,
-                fingerprint: None,
-                label: None,
-            });
-            let key = request.key.clone();
             let plan =
                 |slot: &mut Slot, step: &mut Step<'_>| self.plan_acquire(&request, slot, step);
-            let operation = StoreOperation::Acquire;
-            self.change(operation, &key, Some(held_by_transaction), plan)
+            self.change(StoreOperation::Acquire, &request.key, plan)
                 .await
         })
     }
@@ -299,8 +322,14 @@ impl<E: Engine> EngineStore<E> {
             },
             Mode::Exclusive | Mode::Shared | Mode::Permit { .. } => Care::Grant,
         };
+        let if_open = Acquired::Held(Held {
+            remaining: WHILE_OPEN,
+            fingerprint: None,
+            label: None,
+        });
         Ok(Plan {
             care,
+            if_open: Some(if_open),
             ..Plan::durable(answer)
         })
     }
@@ -321,7 +350,7 @@ impl<E: Engine> EngineStore<E> {
                         })
                     };
                     let renewed = store
-                        .change(StoreOperation::Renew, &request.key, None, plan)
+                        .change(StoreOperation::Renew, &request.key, plan)
                         .await;
                     (
                         index,
@@ -336,7 +365,8 @@ impl<E: Engine> EngineStore<E> {
     /// See [`Store::release`](super::Store::release).
     pub(super) fn release(self: Arc<Self>, request: Release, answer: Answer) {
         let Some(runtime) = self.home.runtime() else {
-            return answer.give(Outcome::Refused(no_runtime()));
+            let error = unreachable("there is no tokio runtime to make the call on");
+            return answer.give(Outcome::Refused(error));
         };
         runtime.spawn(async move {
             let plan = |slot: &mut Slot, step: &mut Step<'_>| {
@@ -349,7 +379,7 @@ impl<E: Engine> EngineStore<E> {
                 Ok(plan)
             };
             let released = self
-                .change(StoreOperation::Release, &request.key, None, plan)
+                .change(StoreOperation::Release, &request.key, plan)
                 .await;
             answer.give(released);
         });
@@ -365,19 +395,19 @@ impl<E: Engine> EngineStore<E> {
             check_floor(floor)?;
             let plan =
                 |_: &mut Slot, step: &mut Step<'_>| Ok(Plan::durable(step.fence.raise(floor)));
-            let operation = StoreOperation::Other;
-            self.change(operation, &key, None, plan).await.into_result()
+            let changed = self.change(StoreOperation::Other, &key, plan).await;
+            changed.into_result()
         })
     }
 
     /// See [`Store::inspect`](super::Store::inspect).
     pub(super) fn inspect(self: Arc<Self>, key: LockKey) -> StoreFuture<Result<Inspection, Error>> {
         Box::pin(async move {
-            let view = self.read(&key, self.deadline()).await?;
-            let times = self.clock.times().ok_or_else(no_time)?;
-            let mut slot = view.slot;
-            slot.forget_expired(times.at_least);
-            Ok(slot.inspect(view.token, times.at_most))
+            let mut value = self.read(&key, self.deadline()).await?;
+            let times = self.clock.times();
+            let times = times.ok_or_else(|| unreachable("the clock of the store is not known"))?;
+            value.slot.forget_expired(times.at_least);
+            Ok(value.slot.inspect(value.token, times.at_most))
         })
     }
 
@@ -394,25 +424,8 @@ impl<E: Engine> EngineStore<E> {
                 let plan = Plan::durable(slot.force_release(expected, step));
                 Ok(Plan { care, ..plan })
             };
-            let operation = StoreOperation::Other;
-            self.change(operation, &key, None, plan).await.into_result()
-        })
-    }
-
-    /// See [`Store::list`](super::Store::list).
-    pub(super) fn list(self: Arc<Self>, request: List) -> StoreFuture<Result<KeyPage, Error>> {
-        Box::pin(async move {
-            let after = request.cursor.as_ref().map(Cursor::last_key).transpose()?;
-            let keys = KeysAfter {
-                prefix: request.prefix,
-                after,
-                at_most: request.at_most.max(1),
-            };
-            let listed = self.engine.list(keys, self.deadline()).await?;
-            Ok(KeyPage {
-                keys: listed.keys,
-                next: listed.until.as_ref().map(Cursor::after_key),
-            })
+            let changed = self.change(StoreOperation::Other, &key, plan).await;
+            changed.into_result()
         })
     }
 
@@ -421,17 +434,16 @@ impl<E: Engine> EngineStore<E> {
     }
 
     /// Has the rules change the value of a key, until the change is made or nothing is to be
-    /// changed. `open` is the answer if a transaction of an earlier owner is open; without it, the
-    /// call waits for its end.
+    /// changed.
     async fn change<T>(
         &self,
         operation: StoreOperation,
         key: &LockKey,
-        open: Option<T>,
         plan: impl Fn(&mut Slot, &mut Step<'_>) -> Result<Plan<T>, Error>,
     ) -> Outcome<T> {
         let call = StoreCall::begin(operation);
-        let outcome = self.try_until_changed(key, open, plan).await;
+        let outcome = self.try_until_changed(key, plan).await;
+        let outcome = outcome.unwrap_or_else(Outcome::Refused);
         call.end(match outcome {
             Outcome::Answered(_) => StoreResult::Answered,
             Outcome::Refused(_) | Outcome::Unknown(_) => StoreResult::Failed,
@@ -439,87 +451,77 @@ impl<E: Engine> EngineStore<E> {
         outcome
     }
 
+    /// After an error, nothing was changed.
     async fn try_until_changed<T>(
         &self,
         key: &LockKey,
-        mut open: Option<T>,
         plan: impl Fn(&mut Slot, &mut Step<'_>) -> Result<Plan<T>, Error>,
-    ) -> Outcome<T> {
+    ) -> Result<Outcome<T>, Error> {
         let deadline = self.deadline();
-        let mut view = self.cache.guess(key);
+        let mut value = self.cache.guess(key);
+        // Whether the value was read within this call.
+        let mut is_fresh = false;
         let mut stale = 0;
         loop {
             // Invariant 3: without a time, the value has to be read even if it is known.
             let Some(times) = self.clock.times() else {
-                view = match self.read(key, deadline).await {
-                    Ok(view) => view,
-                    Err(error) => return Outcome::Refused(error),
-                };
+                (value, is_fresh) = (self.read(key, deadline).await?, true);
                 continue;
             };
-            let planned = self.plan(key, &view, times, &plan);
-            let (answer, swap, cached) = match planned {
-                Ok((plan, Some((swap, cached)))) => (plan.answer, swap, cached),
-                // Invariant 2.
-                Ok((plan, None)) if view.is_fresh => return Outcome::Answered(plan.answer),
-                Err(error) if view.is_fresh => return Outcome::Refused(error),
-                Ok((_, None)) | Err(_) => {
-                    view = match self.read(key, deadline).await {
-                        Ok(view) => view,
-                        Err(error) => return Outcome::Refused(error),
-                    };
-                    continue;
-                }
+            let planned = self.plan(key, &value, times, &plan);
+            // Invariant 2: a guess may only be swapped for another value.
+            if !is_fresh && !matches!(planned, Ok((_, Some(_)))) {
+                (value, is_fresh) = (self.read(key, deadline).await?, true);
+                continue;
+            }
+            let (planned, change) = planned?;
+            let Some(Change { swap, to }) = change else {
+                return Ok(Outcome::Answered(planned.answer));
             };
-            let seen = match self.engine.swap(swap, deadline).await {
-                Outcome::Answered(Swapped::Done(reading)) => {
-                    self.clock.learn(reading);
-                    if !times.held_for(reading) {
-                        self.cache.forget(key);
-                        return Outcome::Unknown(clock_was_set());
-                    }
-                    self.cache.keep(key, cached);
-                    return Outcome::Answered(answer);
-                }
-                Outcome::Answered(Swapped::Stale(seen)) => Some(seen),
-                Outcome::Answered(Swapped::Open(reading)) => {
-                    self.clock.learn(reading);
-                    match open.take() {
-                        Some(answer) => return Outcome::Answered(answer),
-                        None => None,
-                    }
-                }
-                Outcome::Refused(error) => return Outcome::Refused(error),
+            let swapped = match self.engine.swap(swap, deadline).await {
+                Outcome::Answered(swapped) => swapped,
+                Outcome::Refused(error) => return Err(error),
                 Outcome::Unknown(error) => {
                     self.cache.forget(key);
-                    return Outcome::Unknown(error);
+                    return Ok(Outcome::Unknown(error));
                 }
             };
-            // A guess that was wrong is no sign of others that write at the same time.
-            stale += u32::from(view.is_fresh || seen.is_none());
-            view = match seen.map(|seen| self.view(seen)) {
-                Some(Ok(view)) => view,
-                Some(Err(error)) => return Outcome::Refused(error),
-                None => view,
-            };
-            if let Err(error) = self.pause(stale, deadline).await {
-                return Outcome::Refused(error);
+            self.clock.learn(swapped.reading);
+            match swapped.end {
+                SwapEnd::Done if times.held_for(swapped.reading) => {
+                    self.cache.keep(key, to);
+                    return Ok(Outcome::Answered(planned.answer));
+                }
+                SwapEnd::Done => {
+                    self.cache.forget(key);
+                    let message = "the clock of the store was set during the call";
+                    return Ok(Outcome::Unknown(unreachable(message)));
+                }
+                SwapEnd::Stale(present) => {
+                    // A guess that was wrong is no sign of others that write at the same time.
+                    stale += u32::from(is_fresh);
+                    (value, is_fresh) = (*present, true);
+                }
+                SwapEnd::Open => match planned.if_open {
+                    Some(answer) => return Ok(Outcome::Answered(answer)),
+                    None => stale += 1,
+                },
             }
+            self.pause(stale, deadline).await?;
         }
     }
 
-    /// Has the rules plan a change. Without a swap, there is nothing to change.
-    #[allow(clippy::type_complexity)] // used once
+    /// Has the rules plan a change. There is none if the value stays what it is.
     fn plan<T>(
         &self,
         key: &LockKey,
-        view: &View,
+        from: &Value,
         times: Times,
         plan: impl Fn(&mut Slot, &mut Step<'_>) -> Result<Plan<T>, Error>,
-    ) -> Result<(Plan<T>, Option<(Swap, View)>), Error> {
-        let mut slot = view.slot.clone();
+    ) -> Result<(Plan<T>, Option<Change>), Error> {
+        let mut slot = from.slot.clone();
         slot.forget_expired(times.at_least);
-        let mut fence = Fence::new(Moment(view.token));
+        let mut fence = Fence::new(Moment(from.token));
         let mut step = Step {
             key,
             now: times.at_most,
@@ -532,9 +534,9 @@ impl<E: Engine> EngineStore<E> {
         let token = if plan.is_durable {
             fence.last()
         } else {
-            view.token
+            from.token
         };
-        match (view.slot.record(), slot.record()) {
+        match (from.slot.record(), slot.record()) {
             (None, Some(record)) => plan.care = Care::Record(record.clone()),
             // One that has only expired is replaced by the next.
             (Some(record), None) if record.until > times.at_least => {
@@ -543,61 +545,40 @@ impl<E: Engine> EngineStore<E> {
             (Some(_) | None, None) | (Some(_), Some(_)) => {}
         }
         let state = slot.encode();
-        let is_same = state == view.state
-            && token == view.token
+        let is_same = state == from.state
+            && token == from.token
             && !plan.must_write
             && !matches!(plan.care, Care::Record(_) | Care::NoRecordAnyMore);
-        if is_same {
-            return Ok((plan, None));
-        }
-        let tag = random_tag();
-        let swap = Swap {
-            key: key.clone(),
-            expect: view.tag,
-            tag,
-            low: view.token,
-            token,
-            state: state.clone(),
-            until: slot.latest_expiry(),
-            care: plan.care.clone(),
-            is_durable: plan.is_durable,
-            hints,
-        };
-        let cached = View {
-            tag: Some(tag),
-            token,
-            state,
-            slot,
-            is_fresh: false,
-        };
-        Ok((plan, Some((swap, cached))))
+        let change = (!is_same).then(|| {
+            let to = Value {
+                tag: Some(random_tag()),
+                token,
+                state,
+                slot,
+            };
+            let swap = Swap {
+                care: plan.care.clone(),
+                is_durable: plan.is_durable,
+                hints,
+                ..Swap::new(key.clone(), from, &to)
+            };
+            Change { swap, to }
+        });
+        Ok((plan, change))
     }
 
     /// Reads the value of a key.
-    async fn read(&self, key: &LockKey, deadline: Instant) -> Result<View, Error> {
-        let seen = self.engine.read(key.clone(), deadline).await?;
-        self.view(seen)
-    }
-
-    /// Takes a value that was read.
-    fn view(&self, seen: Seen) -> Result<View, Error> {
-        self.clock.learn(seen.reading);
-        let mut slot = if seen.state.is_empty() {
-            Slot::default()
-        } else {
-            let damaged = |why: Damaged| Error::new(ErrorKind::Foreign, why.to_string());
-            Slot::decode(seen.state.clone()).map_err(damaged)?
-        };
-        if let Some(record) = seen.record {
-            slot.set_record(record);
+    async fn read(&self, key: &LockKey, deadline: Instant) -> Result<Value, Error> {
+        let swap = Swap::read(key.clone());
+        let read = self.engine.swap(swap, deadline).await.into_result()?;
+        self.clock.learn(read.reading);
+        match read.end {
+            SwapEnd::Stale(value) => Ok(*value),
+            SwapEnd::Done | SwapEnd::Open => {
+                let message = "the store has answered a question with a change";
+                Err(Error::new(ErrorKind::Foreign, message))
+            }
         }
-        Ok(View {
-            tag: seen.tag,
-            token: seen.token,
-            state: seen.state,
-            slot,
-            is_fresh: true,
-        })
     }
 
     /// Pauses before the next swap, if others write at the same time.
@@ -612,7 +593,7 @@ impl<E: Engine> EngineStore<E> {
         }
         let limit = self.settings.limit;
         let message = format!("too many others changed the key at the same time, for {limit:?}");
-        Err(Error::new(ErrorKind::Unreachable, message))
+        Err(unreachable(message))
     }
 }
 
@@ -628,17 +609,6 @@ fn random_tag() -> i64 {
     high.cast_signed()
 }
 
-fn no_time() -> Error {
-    let message = "the clock of the store was not read in time";
-    Error::new(ErrorKind::Unreachable, message)
-}
-
-fn clock_was_set() -> Error {
-    let message = "the clock of the store was set during the call";
-    Error::new(ErrorKind::Unreachable, message)
-}
-
-fn no_runtime() -> Error {
-    let message = "there is no tokio runtime to make the call on";
+fn unreachable(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unreachable, message)
 }

@@ -13,7 +13,7 @@ struct InMemory(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    values: Mutex<std::collections::BTreeMap<LockKey, Seen>>,
+    values: Mutex<std::collections::BTreeMap<LockKey, Kept>>,
     reads: AtomicUsize,
     writes: AtomicUsize,
     durable_writes: AtomicUsize,
@@ -22,6 +22,15 @@ struct Shared {
     /// How far the clock was set forward, in microseconds.
     ahead: AtomicU64,
     late: Mutex<Vec<Swap>>,
+}
+
+/// A value with its record.
+#[derive(Debug, Clone, Default)]
+struct Kept {
+    tag: Option<i64>,
+    token: u64,
+    state: Bytes,
+    record: Option<Record>,
 }
 
 impl Shared {
@@ -39,68 +48,62 @@ impl Shared {
         }
     }
 
-    fn see(&self, key: &LockKey) -> Seen {
+    fn see(&self, key: &LockKey) -> Kept {
         let known = self.values.lock().get(key).cloned();
-        let reading = self.reading();
-        let nothing = Seen {
-            reading,
-            tag: None,
-            token: 0,
-            state: Bytes::new(),
-            record: None,
-        };
-        Seen {
-            reading,
-            ..known.unwrap_or(nothing)
-        }
+        known.unwrap_or_default()
     }
 
-    fn make(&self, swap: Swap) -> Swapped {
+    fn make(&self, swap: Swap) -> Result<SwapEnd, Error> {
         let present = self.see(&swap.key);
-        if present.tag != swap.expect {
-            return Swapped::Stale(present);
+        let has_record = present.record.is_some();
+        if swap.tag.is_none()
+            || present.tag != swap.expect
+            || (has_record && !matches!(swap.care, Care::Nothing))
+        {
+            let Kept {
+                tag,
+                token,
+                state,
+                record,
+            } = present;
+            let value = Value::decode(tag, token, state, record)?;
+            return Ok(SwapEnd::Stale(value.into()));
         }
         let record = match swap.care {
             Care::Nothing => present.record,
-            _ if present.record.is_some() => return Swapped::Stale(present),
             Care::Record(record) => Some(record),
             _ => None,
         };
         self.writes.fetch_add(1, Ordering::Relaxed);
         let durable = usize::from(swap.is_durable);
         self.durable_writes.fetch_add(durable, Ordering::Relaxed);
-        let value = Seen {
-            reading: present.reading,
-            tag: Some(swap.tag),
+        let value = Kept {
+            tag: swap.tag,
             token: swap.token,
             state: swap.state,
             record,
         };
         self.values.lock().insert(swap.key, value);
-        Swapped::Done(present.reading)
+        Ok(SwapEnd::Done)
     }
 }
 
 impl Engine for InMemory {
-    async fn read(&self, key: LockKey, _: Instant) -> Result<Seen, Error> {
-        self.0.reads.fetch_add(1, Ordering::Relaxed);
-        tokio::task::yield_now().await;
-        Ok(self.0.see(&key))
-    }
-
     async fn swap(&self, swap: Swap, _: Instant) -> Outcome<Swapped> {
         // Others come in between.
         tokio::task::yield_now().await;
-        if self.0.is_slow.load(Ordering::Relaxed) {
+        if swap.tag.is_none() {
+            self.0.reads.fetch_add(1, Ordering::Relaxed);
+        } else if self.0.is_slow.load(Ordering::Relaxed) {
             self.0.late.lock().push(swap);
             let error = Error::new(ErrorKind::Unreachable, "no answer");
             return Outcome::Unknown(error);
         }
-        Outcome::Answered(self.0.make(swap))
-    }
-
-    async fn list(&self, _: KeysAfter, _: Instant) -> Result<Listed, Error> {
-        Ok(Listed::default())
+        let reading = self.0.reading();
+        match self.0.make(swap) {
+            Ok(end) => Outcome::Answered(Swapped { reading, end }),
+            Err(error) => Outcome::Refused(error),
+        }
     }
 
     fn sends_hints(&self) -> bool {
@@ -243,8 +246,8 @@ async fn after_a_release_in_doubt_no_earlier_call_takes_effect() {
         engine.0.is_slow.store(false, Ordering::Relaxed);
         assert_eq!(free(&store, a, true).await, Released::NotOurs);
         let late = engine.0.late.lock().pop().unwrap();
-        let late = engine.0.make(late);
-        assert!(matches!(late, Swapped::Stale(_)), "{late:?}");
+        let late = engine.0.make(late).unwrap();
+        assert!(matches!(late, SwapEnd::Stale(_)), "{late:?}");
         assert!(matches!(
             ask(&store, owner(), WAIT).await,
             Acquired::Granted(_)
@@ -293,10 +296,10 @@ async fn asking_again_is_a_read_until_half_of_the_places_time_is_over() {
 async fn a_value_that_cannot_be_read_is_left_alone() {
     let engine = InMemory::default();
     let store = store(&engine);
-    let damaged = Seen {
+    let damaged = Kept {
         tag: Some(1),
         state: Bytes::from_static(b"\x07what is this?"),
-        ..engine.0.see(&key())
+        ..Kept::default()
     };
     engine.0.values.lock().insert(key(), damaged);
     let refused = store.clone().acquire(attempt(owner(), WAIT)).await;

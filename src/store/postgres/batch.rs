@@ -10,8 +10,8 @@ use super::lane::Item;
 use crate::{
     Error, LockKey,
     store::{
-        Hint, Instance, Outcome,
-        engine::{Care, Reading, Seen, Swapped},
+        Hint, Instance, Outcome, Owner,
+        engine::{Care, Reading, SwapEnd, Swapped, Value},
         rules::{Moment, Record},
     },
     time::Instant,
@@ -20,67 +20,87 @@ use crate::{
 /// A hint, as the server sends it.
 #[derive(Debug)]
 pub(super) struct Message {
-    pub(super) channel: String,
-    pub(super) payload: String,
+    /// The number of the swap that has to be done for it, from 1 on. 0: it is sent in any case.
+    swap: i32,
+    channel: String,
+    payload: String,
 }
 
-/// The arguments of `swap_1`: an array for each column, and for the hints.
-#[derive(Debug, Default)]
-pub(super) struct Batch {
-    is_durable: bool,
-    keys: Vec<LockKeyText>,
-    expects: Vec<Option<i64>>,
-    tags: Vec<Option<i64>>,
-    lows: Vec<i64>,
-    tokens: Vec<i64>,
-    states: Vec<Option<Bytes>>,
-    untils: Vec<Option<i64>>,
-    cares: Vec<i32>,
-    owners: Vec<Option<String>>,
-    firsts: Vec<Option<i64>>,
-    contents: Vec<Option<Bytes>>,
-    retains: Vec<Option<i64>>,
-    hint_of: Vec<i32>,
-    channels: Vec<String>,
-    payloads: Vec<String>,
-}
-
-/// The text of a key, as an element of an array.
-type LockKeyText = String;
-
-impl Batch {
-    /// Writes the arguments. Hints go with the swaps that are not durable: NOTIFY takes a lock that
-    /// all sessions of a database share, and holds it until the disk has the transaction.
-    pub(super) fn new(items: &[Item], hints: Vec<Message>, is_durable: bool) -> Self {
-        let mut batch = Self {
-            is_durable,
-            ..Self::default()
-        };
-        for (index, item) in items.iter().enumerate() {
-            batch.push(item);
-            if let Some(swap) = item.swap.as_ref().filter(|_| !is_durable) {
-                for (instance, hint) in &swap.hints {
-                    batch.hint(index as i32 + 1, message(*instance, hint));
-                }
-            }
+/// The hints of swaps, to be sent with them if they are done, or in any case.
+pub(super) fn messages(items: &[Item], if_done: bool) -> Vec<Message> {
+    let mut messages = Vec::new();
+    for (number, item) in (1..).zip(items) {
+        for (instance, hint) in &item.swap.hints {
+            messages.extend(payload(hint).map(|payload| Message {
+                swap: if if_done { number } else { 0 },
+                channel: channel(*instance),
+                payload,
+            }));
         }
-        for message in hints {
-            batch.hint(0, Some(message));
-        }
-        batch
     }
+    messages
+}
 
-    fn push(&mut self, item: &Item) {
-        let swap = item.swap.as_ref();
-        self.keys.push(item.key.as_str().to_owned());
-        self.expects.push(swap.and_then(|swap| swap.expect));
-        self.tags.push(swap.map(|swap| swap.tag));
-        self.lows.push(swap.map_or(0, |swap| number(swap.low)));
-        self.tokens.push(swap.map_or(0, |swap| number(swap.token)));
-        self.states.push(swap.map(|swap| swap.state.clone()));
-        let until = swap.and_then(|swap| swap.until);
-        self.untils.push(until.map(|until| number(until.0)));
-        let care = swap.map_or(&Care::Nothing, |swap| &swap.care);
+/// Makes swaps, and sends hints. One row for each swap.
+pub(super) async fn run(
+    client: &Client,
+    schema: &str,
+    items: &[Item],
+    messages: &[Message],
+) -> Result<Vec<Row>, tokio_postgres::Error> {
+    let sql = format!(
+        "SELECT * FROM {schema}.swap_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, \
+         $14, $15, $16)"
+    );
+    let claims = column(items, |it| ClaimColumns::of(&it.swap.care));
+    let params: [(&(dyn ToSql + Sync), Type); 16] = [
+        (&items.iter().any(|it| it.swap.is_durable), Type::BOOL),
+        (&column(items, |it| it.swap.key.as_str()), Type::TEXT_ARRAY),
+        (&column(items, |it| it.swap.expect), Type::INT8_ARRAY),
+        (&column(items, |it| it.swap.tag), Type::INT8_ARRAY),
+        (&column(items, |it| number(it.swap.low)), Type::INT8_ARRAY),
+        (&column(items, |it| number(it.swap.token)), Type::INT8_ARRAY),
+        (&column(items, |it| &*it.swap.state), Type::BYTEA_ARRAY),
+        (
+            &column(items, |it| it.swap.until.map(micros)),
+            Type::INT8_ARRAY,
+        ),
+        (&column(&claims, |it| it.care), Type::INT4_ARRAY),
+        (
+            &column(&claims, |it| it.owner.map(|owner| owner.to_string())),
+            Type::TEXT_ARRAY,
+        ),
+        (&column(&claims, |it| it.first), Type::INT8_ARRAY),
+        (
+            &column(&claims, |it| it.record.map(|record| &*record.content)),
+            Type::BYTEA_ARRAY,
+        ),
+        (
+            &column(&claims, |it| it.record.map(|record| micros(record.until))),
+            Type::INT8_ARRAY,
+        ),
+        (&column(messages, |it| it.swap), Type::INT4_ARRAY),
+        (&column(messages, |it| &*it.channel), Type::TEXT_ARRAY),
+        (&column(messages, |it| &*it.payload), Type::TEXT_ARRAY),
+    ];
+    client.query_typed(&sql, &params).await
+}
+
+/// An argument of `swap_1`, which has an array for each column.
+fn column<'a, R, T>(rows: &'a [R], of: impl Fn(&'a R) -> T) -> Vec<T> {
+    rows.iter().map(of).collect()
+}
+
+/// What a swap says of the row in `claims`.
+struct ClaimColumns<'a> {
+    care: i32,
+    owner: Option<Owner>,
+    first: Option<i64>,
+    record: Option<&'a Record>,
+}
+
+impl<'a> ClaimColumns<'a> {
+    fn of(care: &'a Care) -> Self {
         let (care, owner, first, record) = match care {
             Care::Nothing => (0, None, None, None),
             Care::NoRecord => (1, None, None, None),
@@ -89,54 +109,12 @@ impl Batch {
             Care::Record(record) => (4, Some(record.owner), None, Some(record)),
             Care::NoRecordAnyMore => (5, None, None, None),
         };
-        self.cares.push(care);
-        self.owners.push(owner.map(|owner| owner.to_string()));
-        self.firsts.push(first);
-        self.contents
-            .push(record.map(|record| record.content.clone()));
-        self.retains
-            .push(record.map(|record| number(record.until.0)));
-    }
-
-    fn hint(&mut self, of: i32, message: Option<Message>) {
-        if let Some(message) = message {
-            self.hint_of.push(of);
-            self.channels.push(message.channel);
-            self.payloads.push(message.payload);
+        Self {
+            care,
+            owner,
+            first,
+            record,
         }
-    }
-
-    /// Makes the calls. One answer for each item.
-    pub(super) async fn run(
-        self,
-        client: &Client,
-        schema: &str,
-    ) -> Result<Vec<Row>, tokio_postgres::Error> {
-        let sql = format!(
-            "SELECT * FROM {schema}.swap_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, \
-             $14, $15, $16)"
-        );
-        let states: Vec<_> = self.states.iter().map(Option::as_deref).collect();
-        let contents: Vec<_> = self.contents.iter().map(Option::as_deref).collect();
-        let params: [(&(dyn ToSql + Sync), Type); 16] = [
-            (&self.is_durable, Type::BOOL),
-            (&self.keys, Type::TEXT_ARRAY),
-            (&self.expects, Type::INT8_ARRAY),
-            (&self.tags, Type::INT8_ARRAY),
-            (&self.lows, Type::INT8_ARRAY),
-            (&self.tokens, Type::INT8_ARRAY),
-            (&states, Type::BYTEA_ARRAY),
-            (&self.untils, Type::INT8_ARRAY),
-            (&self.cares, Type::INT4_ARRAY),
-            (&self.owners, Type::TEXT_ARRAY),
-            (&self.firsts, Type::INT8_ARRAY),
-            (&contents, Type::BYTEA_ARRAY),
-            (&self.retains, Type::INT8_ARRAY),
-            (&self.hint_of, Type::INT4_ARRAY),
-            (&self.channels, Type::TEXT_ARRAY),
-            (&self.payloads, Type::TEXT_ARRAY),
-        ];
-        client.query_typed(&sql, &params).await
     }
 }
 
@@ -148,16 +126,18 @@ pub(super) fn answer(row: &Row, sent: Instant) -> Outcome<Swapped> {
         began: moment(8),
         clock: moment(1),
     };
-    match row.get::<_, i32>(0) {
-        0 => Outcome::Answered(Swapped::Done(reading)),
-        2 => Outcome::Answered(Swapped::Open(reading)),
-        _ => seen(row, reading).map_or_else(Outcome::Refused, |seen| {
-            Outcome::Answered(Swapped::Stale(seen))
-        }),
-    }
+    let end = match row.get::<_, i32>(0) {
+        0 => SwapEnd::Done,
+        2 => SwapEnd::Open,
+        _ => match value(row) {
+            Ok(value) => SwapEnd::Stale(value.into()),
+            Err(error) => return Outcome::Refused(error),
+        },
+    };
+    Outcome::Answered(Swapped { reading, end })
 }
 
-fn seen(row: &Row, reading: Reading) -> Result<Seen, Error> {
+fn value(row: &Row) -> Result<Value, Error> {
     let bytes = |index| {
         let bytes: Option<&[u8]> = row.get(index);
         bytes.map(Bytes::copy_from_slice)
@@ -174,13 +154,8 @@ fn seen(row: &Row, reading: Reading) -> Result<Seen, Error> {
         _ => None,
     };
     let token: Option<i64> = row.get(3);
-    Ok(Seen {
-        reading,
-        tag: row.get(2),
-        token: token.unwrap_or_default().max(0).cast_unsigned(),
-        state: bytes(4).unwrap_or_default(),
-        record,
-    })
+    let token = token.unwrap_or_default().max(0).cast_unsigned();
+    Value::decode(row.get(2), token, bytes(4).unwrap_or_default(), record)
 }
 
 /// A number as the server has it: one that it cannot have is its largest.
@@ -188,13 +163,17 @@ fn number(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
+fn micros(moment: Moment) -> i64 {
+    number(moment.0)
+}
+
 /// The channel on which an instance receives its hints.
 pub(super) fn channel(instance: Instance) -> String {
     format!("tdl_{instance}")
 }
 
-/// A hint as a message: a letter and the key.
-pub(super) fn message(instance: Instance, hint: &Hint) -> Option<Message> {
+/// The text of a hint: a letter and the key.
+fn payload(hint: &Hint) -> Option<String> {
     let (letter, key) = match hint {
         Hint::Free(key) => ('f', key),
         Hint::Next(key) => ('n', key),
@@ -203,13 +182,10 @@ pub(super) fn message(instance: Instance, hint: &Hint) -> Option<Message> {
         #[cfg(feature = "redis")]
         Hint::Moved(_) => return None,
     };
-    Some(Message {
-        channel: channel(instance),
-        payload: format!("{letter}{key}"),
-    })
+    Some(format!("{letter}{key}"))
 }
 
-/// The hint of a message.
+/// The hint of a text.
 pub(super) fn hint(payload: &str) -> Option<Hint> {
     let key = LockKey::new(payload.get(1..)?).ok()?;
     match payload.as_bytes().first()? {
@@ -225,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hint_survives_its_message() {
+    fn a_hint_survives_its_text() {
         let key = LockKey::new("日本/é 1").unwrap();
         let hints = [
             Hint::Free(key.clone()),
@@ -233,8 +209,7 @@ mod tests {
             Hint::Wanted(key),
         ];
         for sent in hints {
-            let message = message(Instance::new(), &sent).unwrap();
-            assert_eq!(hint(&message.payload), Some(sent));
+            assert_eq!(hint(&payload(&sent).unwrap()), Some(sent));
         }
         for nonsense in ["", "f", "é", "x1", "f\n"] {
             assert_eq!(hint(nonsense), None, "{nonsense:?}");

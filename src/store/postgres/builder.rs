@@ -1,6 +1,10 @@
 //! The settings of a store.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, Once, atomic::AtomicBool},
+    time::Duration,
+};
 
 use tokio_postgres::{
     Config,
@@ -9,7 +13,7 @@ use tokio_postgres::{
 
 use super::{
     PostgresStore, Wire,
-    connect::{Records, Server, Tls, invalid},
+    connect::{Server, Tls, invalid, name},
     lane::Lane,
     listener::Watchers,
 };
@@ -180,22 +184,23 @@ impl PostgresStoreBuilder {
         let config = self.read(&self.url, "tower-distributed-lock")?;
         let listen = self.listen_url.as_ref().unwrap_or(&self.url);
         let listen = self.read(listen, "tower-distributed-lock hints")?;
-        let server = Server {
+        let server = Arc::new(Server {
             tls: self.tls([&config, &listen])?,
+            space: format!("postgres:{}/{}", name(&config), self.schema).into(),
             config,
+            listen,
             schema: self.schema,
             limit: self.timeout,
             provider: self.provider,
             watchers: Watchers::default(),
-            records: Records::default(),
+            keeps_records: AtomicBool::new(false),
+            warned: Once::new(),
             known: Mutex::new(None),
-        };
-        let (server, home) = (Arc::new(server), Home::default());
+        });
+        let home = Home::default();
         let lane = |_| Lane::new(server.clone(), home.clone());
         let wire = Wire {
-            listen,
             lanes: (0..self.connections).map(lane).collect(),
-            space: format!("postgres:{}/{}", server.name(), server.schema).into(),
             server,
         };
         let settings = Settings {

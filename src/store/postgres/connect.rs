@@ -3,7 +3,7 @@
 use std::{
     future::poll_fn,
     sync::{
-        Arc,
+        Arc, Once,
         atomic::{AtomicBool, Ordering::SeqCst},
     },
     time::{Duration, Instant as StdInstant},
@@ -39,6 +39,10 @@ const VERSION: i32 = 1;
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) config: Config,
+    /// Where hints are listened to.
+    pub(super) listen: Config,
+    /// The name of the key space.
+    pub(super) space: Arc<str>,
     pub(super) schema: String,
     /// The time limit of a connect.
     pub(super) limit: Duration,
@@ -46,15 +50,11 @@ pub(super) struct Server {
     /// Asked for the credentials of each new connection.
     pub(super) provider: Option<Provider>,
     pub(super) watchers: Watchers,
-    pub(super) records: Records,
+    /// Whether the store keeps records of idempotent work.
+    pub(super) keeps_records: AtomicBool,
+    /// That they may be lost is said once.
+    pub(super) warned: Once,
     pub(super) known: Mutex<Option<Known>>,
-}
-
-/// Whether the store keeps records of idempotent work, and has warned that they may be lost.
-#[derive(Debug, Default)]
-pub(super) struct Records {
-    are_expected: AtomicBool,
-    has_warned: AtomicBool,
 }
 
 /// What the last connection was told.
@@ -91,19 +91,26 @@ impl Session {
 }
 
 impl Server {
-    /// The hosts, for messages and as the name of the key space.
     pub(super) fn name(&self) -> String {
-        let hosts = self.config.get_hosts().iter().map(|host| match host {
-            tokio_postgres::config::Host::Tcp(name) => name.clone(),
-            #[cfg(unix)]
-            tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
-        });
-        let hosts: Vec<String> = hosts.collect();
-        let ports: Vec<String> = (self.config.get_ports().iter())
-            .map(ToString::to_string)
-            .collect();
-        let database = self.config.get_dbname().unwrap_or_default();
-        format!("{}:{}/{database}", hosts.join(","), ports.join(","))
+        name(&self.config)
+    }
+
+    pub(super) async fn in_time<T>(
+        &self,
+        limit: Duration,
+        made: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let made = timeout(limit, made).await;
+        made.unwrap_or_else(|| Err(self.silent(limit)))
+    }
+
+    /// The error of a call without an answer.
+    pub(super) fn silent(&self, limit: Duration) -> Error {
+        let message = format!(
+            "PostgreSQL at {} did not answer within {limit:?}",
+            self.name()
+        );
+        Error::new(ErrorKind::Unreachable, message)
     }
 
     /// Makes a connection for calls.
@@ -113,12 +120,7 @@ impl Server {
             self.greet(&session.client).await?;
             Ok(session)
         };
-        let connected = timeout(self.limit, connecting).await;
-        let connected = connected.unwrap_or_else(|| {
-            let (name, limit) = (self.name(), self.limit);
-            let message = format!("cannot connect to PostgreSQL at {name} within {limit:?}");
-            Err(Error::new(ErrorKind::Unreachable, message))
-        });
+        let connected = self.in_time(self.limit, connecting).await;
         trace::connected(Connection::Calls, ConnectResult::of(&connected));
         connected
     }
@@ -204,17 +206,15 @@ impl Server {
 
     /// See [`Store::expect_records`](crate::store::Store::expect_records).
     pub(super) fn expect_records(&self) {
-        self.records.are_expected.store(true, SeqCst);
+        self.keeps_records.store(true, SeqCst);
         self.warn_once();
     }
 
     fn warn_once(&self) {
         let is_forgetful = self.known.lock().as_ref().is_some_and(|it| it.is_forgetful);
-        if is_forgetful
-            && self.records.are_expected.load(SeqCst)
-            && !self.records.has_warned.swap(true, SeqCst)
-        {
-            trace::postgres_forgets(&self.name());
+        if is_forgetful && self.keeps_records.load(SeqCst) {
+            self.warned
+                .call_once(|| trace::postgres_forgets(&self.name()));
         }
     }
 
@@ -229,15 +229,12 @@ impl Server {
     }
 
     fn not_migrated(&self, error: tokio_postgres::Error) -> Error {
-        let code = error.code();
-        let is_missing = [
-            &SqlState::UNDEFINED_FUNCTION,
-            &SqlState::UNDEFINED_TABLE,
-            &SqlState::INVALID_SCHEMA_NAME,
-        ]
-        .into_iter()
-        .any(|missing| code == Some(missing));
-        if is_missing {
+        let missing = [
+            SqlState::UNDEFINED_FUNCTION,
+            SqlState::UNDEFINED_TABLE,
+            SqlState::INVALID_SCHEMA_NAME,
+        ];
+        if error.code().is_some_and(|code| missing.contains(code)) {
             return self.wrong_version(None);
         }
         let message = format!("PostgreSQL at {}: {}", self.name(), text(&error));
@@ -255,6 +252,19 @@ impl Server {
              call `PostgresStore::migrate`, or run its `schema.sql`"
         ))
     }
+}
+
+/// The hosts and the database, for messages and as the name of the key space.
+pub(super) fn name(config: &Config) -> String {
+    let hosts = config.get_hosts().iter().map(|host| match host {
+        tokio_postgres::config::Host::Tcp(name) => name.clone(),
+        #[cfg(unix)]
+        tokio_postgres::config::Host::Unix(path) => path.display().to_string(),
+    });
+    let hosts: Vec<String> = hosts.collect();
+    let ports: Vec<String> = config.get_ports().iter().map(u16::to_string).collect();
+    let database = config.get_dbname().unwrap_or_default();
+    format!("{}:{}/{database}", hosts.join(","), ports.join(","))
 }
 
 pub(super) fn invalid(message: impl Into<String>) -> Error {

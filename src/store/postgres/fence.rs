@@ -155,20 +155,12 @@ type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 /// call: what was answered must not be forgotten.
 #[derive(Debug, Clone)]
 pub struct KeepAnswer {
-    fence: Fence,
-    content: Bytes,
-    retain_ms: i64,
+    pub(crate) fence: Fence,
+    pub(crate) content: Bytes,
+    pub(crate) retain: Duration,
 }
 
 impl KeepAnswer {
-    pub(crate) fn new(fence: Fence, content: Bytes, retain: Duration) -> Self {
-        Self {
-            fence,
-            content,
-            retain_ms: millis(retain),
-        }
-    }
-
     /// Returns the statement, with five parameters: key, owner and token as those of the
     /// [`fence`](Self::fence), [`content`](Self::content) as `bytea`, and
     /// [`retain_ms`](Self::retain_ms) as `bigint`.
@@ -188,7 +180,7 @@ impl KeepAnswer {
 
     /// Returns the fifth parameter.
     pub fn retain_ms(&self) -> i64 {
-        self.retain_ms
+        millis(self.retain)
     }
 
     /// Makes the call in a transaction of `tokio-postgres`.
@@ -203,7 +195,7 @@ impl KeepAnswer {
     /// The call may have been made when the future is dropped.
     pub async fn run(&self, transaction: &Transaction<'_>) -> Result<(), tokio_postgres::Error> {
         let content = self.content();
-        let more: [Param<'_>; 2] = [(&content, Type::BYTEA), (&self.retain_ms, Type::INT8)];
+        let more: [Param<'_>; 2] = [(&content, Type::BYTEA), (&self.retain_ms(), Type::INT8)];
         self.fence.call(transaction, &self.sql(), &more).await?;
         Ok(())
     }
@@ -217,29 +209,14 @@ impl KeepAnswer {
 /// [`run`](Self::run) does. It promises what a [`Fence`] promises.
 #[derive(Clone)]
 pub struct Checkpoint {
-    fence: Fence,
-    fingerprint: Bytes,
-    point: String,
-    data: Bytes,
-    retain_ms: i64,
+    pub(crate) fence: Fence,
+    pub(crate) fingerprint: Bytes,
+    pub(crate) point: String,
+    pub(crate) data: Bytes,
+    pub(crate) retain: Duration,
 }
 
 impl Checkpoint {
-    pub(crate) fn new(
-        fence: Fence,
-        fingerprint: Bytes,
-        (point, data): (String, Bytes),
-        retain: Duration,
-    ) -> Self {
-        Self {
-            fence,
-            fingerprint,
-            point,
-            data,
-            retain_ms: millis(retain),
-        }
-    }
-
     /// Returns the statement, with seven parameters: key, owner and token as those of the
     /// [`fence`](Self::fence), [`fingerprint`](Self::fingerprint) as `bytea`,
     /// [`point`](Self::point) as `text`, [`data`](Self::data) as `bytea`, and
@@ -271,7 +248,7 @@ impl Checkpoint {
 
     /// Returns the seventh parameter.
     pub fn retain_ms(&self) -> i64 {
-        self.retain_ms
+        millis(self.retain)
     }
 
     /// Makes the call in a transaction of `tokio-postgres`.
@@ -289,7 +266,7 @@ impl Checkpoint {
             (&fingerprint, Type::BYTEA),
             (&self.point, Type::TEXT),
             (&data, Type::BYTEA),
-            (&self.retain_ms, Type::INT8),
+            (&self.retain_ms(), Type::INT8),
         ];
         self.fence.call(transaction, &self.sql(), &more).await?;
         Ok(())
@@ -304,15 +281,11 @@ impl Checkpoint {
 /// [`run`](Self::run) does.
 #[derive(Debug, Clone)]
 pub struct Reached {
-    fence: Fence,
-    fingerprint: Bytes,
+    pub(crate) fence: Fence,
+    pub(crate) fingerprint: Bytes,
 }
 
 impl Reached {
-    pub(crate) fn new(fence: Fence, fingerprint: Bytes) -> Self {
-        Self { fence, fingerprint }
-    }
-
     /// Returns the statement, with four parameters: key, owner and token as those of the
     /// [`fence`](Self::fence), and [`fingerprint`](Self::fingerprint) as `bytea`. Its answer is a
     /// row of `text` and `bytea`, or no row.

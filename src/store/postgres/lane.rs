@@ -18,10 +18,9 @@
 //!    for each other in a circle.
 
 use std::{
-    convert::Infallible,
     sync::{
         Arc,
-        atomic::{AtomicU8, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
@@ -41,11 +40,11 @@ use tokio_postgres::{
 };
 
 use super::{
-    batch::{self, Batch, Message},
+    batch::{self, Message},
     connect::{Server, Session, failed},
 };
 use crate::{
-    Error, ErrorKind, LockKey,
+    Error,
     store::{
         Outcome,
         engine::{Care, Swap, Swapped},
@@ -75,18 +74,21 @@ pub(super) struct Lane {
 
 /// A call in the queue.
 #[derive(Debug)]
-enum Call {
+struct Call {
+    ticket: Ticket,
+    work: Work,
+}
+
+#[derive(Debug)]
+enum Work {
     Swap(Item),
     Query(Query),
 }
 
-/// A swap, or without one, a read.
 #[derive(Debug)]
 pub(super) struct Item {
-    pub(super) key: LockKey,
-    pub(super) swap: Option<Box<Swap>>,
-    ticket: Ticket,
-    answer: oneshot::Sender<Outcome<Swapped>>,
+    pub(super) swap: Box<Swap>,
+    answer: Reply<Swapped>,
 }
 
 /// A statement of its own.
@@ -94,26 +96,21 @@ pub(super) struct Item {
 struct Query {
     sql: String,
     params: Vec<(Param, Type)>,
-    ticket: Ticket,
-    answer: oneshot::Sender<Outcome<Vec<Row>>>,
+    answer: Reply<Vec<Row>>,
 }
+
+type Reply<T> = oneshot::Sender<Outcome<T>>;
 
 pub(super) type Param = Box<dyn ToSql + Sync + Send>;
 
 /// Whether a call was sent, or given up before (invariant 2).
 #[derive(Debug, Clone, Default)]
-struct Ticket(Arc<AtomicU8>);
+struct Ticket(Arc<AtomicBool>);
 
 impl Ticket {
-    const SENT: u8 = 1;
-    const GIVEN_UP: u8 = 2;
-
     /// Whether this one came first.
-    fn take(&self, to: u8) -> bool {
-        let taken = self
-            .0
-            .compare_exchange(0, to, Ordering::AcqRel, Ordering::Acquire);
-        taken.is_ok()
+    fn take(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
     }
 }
 
@@ -126,22 +123,11 @@ impl Lane {
         }
     }
 
-    /// Makes a swap, or reads the value.
-    pub(super) async fn swap(
-        &self,
-        key: LockKey,
-        swap: Option<Swap>,
-        deadline: Instant,
-    ) -> Outcome<Swapped> {
-        let (answer, outcome) = oneshot::channel();
-        let ticket = Ticket::default();
-        self.send(Call::Swap(Item {
-            key,
-            swap: swap.map(Box::new),
-            ticket: ticket.clone(),
-            answer,
-        }));
-        self.outcome(ticket, outcome, deadline).await
+    /// Makes a swap.
+    pub(super) async fn swap(&self, swap: Swap, deadline: Instant) -> Outcome<Swapped> {
+        let swap = Box::new(swap);
+        self.call(deadline, |answer| Work::Swap(Item { swap, answer }))
+            .await
     }
 
     /// Runs a statement.
@@ -151,39 +137,30 @@ impl Lane {
         params: Vec<(Param, Type)>,
         deadline: Instant,
     ) -> Outcome<Vec<Row>> {
-        let (answer, outcome) = oneshot::channel();
-        let ticket = Ticket::default();
-        self.send(Call::Query(Query {
+        let query = |answer| Query {
             sql,
             params,
-            ticket: ticket.clone(),
             answer,
-        }));
-        self.outcome(ticket, outcome, deadline).await
+        };
+        self.call(deadline, |answer| Work::Query(query(answer)))
+            .await
     }
 
-    async fn outcome<T>(
-        &self,
-        ticket: Ticket,
-        outcome: oneshot::Receiver<Outcome<T>>,
-        deadline: Instant,
-    ) -> Outcome<T> {
+    async fn call<T>(&self, deadline: Instant, work: impl FnOnce(Reply<T>) -> Work) -> Outcome<T> {
+        let (answer, outcome) = oneshot::channel();
+        let ticket = Ticket::default();
+        self.send(Call {
+            ticket: ticket.clone(),
+            work: work(answer),
+        });
         match timeout_at(deadline, outcome).await {
             Some(Ok(outcome)) => outcome,
             Some(Err(_)) => {
                 let message = "the runtime of the connection ended before the answer came";
                 Outcome::Unknown(Error::interrupted(message))
             }
-            None => {
-                let (name, limit) = (self.server.name(), self.server.limit);
-                let message = format!("PostgreSQL at {name} did not answer within {limit:?}");
-                let error = Error::new(ErrorKind::Unreachable, message);
-                if ticket.take(Ticket::GIVEN_UP) {
-                    Outcome::Refused(error)
-                } else {
-                    Outcome::Unknown(error)
-                }
-            }
+            None if ticket.take() => Outcome::Refused(self.server.silent(self.server.limit)),
+            None => Outcome::Unknown(self.server.silent(self.server.limit)),
         }
     }
 
@@ -227,13 +204,12 @@ impl Lane {
 impl Call {
     /// The size of the record that the call writes.
     fn bytes(&self) -> usize {
-        match self {
-            Self::Swap(item) => match item.swap.as_ref().map(|swap| &swap.care) {
-                Some(Care::Record(record)) => record.content.len(),
-                Some(_) | None => 0,
-            },
-            Self::Query(_) => 0,
+        if let Work::Swap(item) = &self.work
+            && let Care::Record(record) = &item.swap.care
+        {
+            return record.content.len();
         }
+        0
     }
 }
 
@@ -270,9 +246,9 @@ impl Driver {
     /// Refuses the calls that wait for a connection, and pauses before the next attempt.
     async fn refuse(&mut self, calls: Vec<Call>, error: &Error) {
         for call in calls {
-            match call {
-                Call::Swap(item) => drop(item.answer.send(Outcome::Refused(error.clone()))),
-                Call::Query(query) => drop(query.answer.send(Outcome::Refused(error.clone()))),
+            match call.work {
+                Work::Swap(item) => drop(item.answer.send(Outcome::Refused(error.clone()))),
+                Work::Query(query) => drop(query.answer.send(Outcome::Refused(error.clone()))),
             }
         }
         sleep(self.pause.mul_f64(0.5 + random() / 2.0)).await;
@@ -286,29 +262,27 @@ impl Driver {
     async fn turn(&self, session: Session, calls: Vec<Call>) -> Option<Session> {
         let client = &session.client;
         let (mut swaps, mut queries) = (Vec::new(), Vec::new());
-        for call in calls {
-            match call {
-                Call::Swap(item) if item.ticket.take(Ticket::SENT) => swaps.push(item),
-                Call::Query(query) if query.ticket.take(Ticket::SENT) => queries.push(query),
-                // Its caller has left.
-                Call::Swap(_) | Call::Query(_) => {}
+        // Those are not sent whose callers have left.
+        for call in calls.into_iter().filter(|call| call.ticket.take()) {
+            match call.work {
+                Work::Swap(item) => swaps.push(item),
+                Work::Query(query) => queries.push(query),
             }
         }
-        swaps.sort_by(|a, b| a.key.cmp(&b.key));
-        let is_durable = |item: &Item| item.swap.as_ref().is_some_and(|swap| swap.is_durable);
+        swaps.sort_by(|a: &Item, b| a.swap.key.cmp(&b.swap.key));
+        let is_durable = |item: &Item| item.swap.is_durable;
         let (durable, relaxed): (Vec<_>, Vec<_>) = swaps.into_iter().partition(is_durable);
-        // They are sent even if their swap is stale: a hint that is wrong costs a question.
-        let hints = durable.iter().filter_map(|item| item.swap.as_ref());
-        let hints = hints.flat_map(|swap| &swap.hints);
-        let hints: Vec<_> = hints
-            .filter_map(|(to, hint)| batch::message(*to, hint))
-            .collect();
+        // Hints do not go with the durable swaps: NOTIFY takes a lock that all sessions of a database
+        // share, and holds it until the disk has the transaction. They are sent even if their swap
+        // is stale: a hint that is wrong costs a question.
+        let hints = batch::messages(&durable, false);
+        let with_relaxed = batch::messages(&relaxed, true);
         let server = &self.server;
         let made = async {
             // Sent in this order, because that is the order of their first polls.
-            let relaxed = swap_all(client, server, relaxed, Vec::new(), false);
-            let durable = swap_all(client, server, durable, Vec::new(), true);
-            let hints = swap_all(client, server, Vec::new(), hints, false);
+            let relaxed = swap_all(client, server, relaxed, with_relaxed);
+            let durable = swap_all(client, server, durable, Vec::new());
+            let hints = swap_all(client, server, Vec::new(), hints);
             let queries = join_all(queries.into_iter().map(|query| run(client, query)));
             join4(relaxed, durable, hints, queries).await
         };
@@ -335,32 +309,21 @@ fn gather(first: Call, queue: &mut UnboundedReceiver<Call>) -> Vec<Call> {
 }
 
 /// Makes swaps in one statement, sends hints with it, and answers the callers.
-async fn swap_all(
-    client: &Client,
-    server: &Server,
-    items: Vec<Item>,
-    hints: Vec<Message>,
-    is_durable: bool,
-) {
+async fn swap_all(client: &Client, server: &Server, items: Vec<Item>, hints: Vec<Message>) {
     if items.is_empty() && hints.is_empty() {
         return;
     }
-    let batch = Batch::new(&items, hints, is_durable);
     let sent = now();
-    match batch.run(client, &server.schema).await {
+    match batch::run(client, &server.schema, &items, &hints).await {
         Ok(rows) => {
             for (item, row) in items.into_iter().zip(&rows) {
                 let _ = item.answer.send(batch::answer(row, sent));
             }
         }
         Err(error) => {
-            let outcome: Outcome<Infallible> = failed(error);
+            let outcome = failed(error);
             for item in items {
-                let _ = item.answer.send(match &outcome {
-                    Outcome::Refused(error) => Outcome::Refused(error.clone()),
-                    Outcome::Unknown(error) => Outcome::Unknown(error.clone()),
-                    Outcome::Answered(never) => match *never {},
-                });
+                let _ = item.answer.send(outcome.clone());
             }
         }
     }
@@ -383,9 +346,12 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::store::{
-        Instance, Owner,
-        rules::{Moment, Record},
+    use crate::{
+        LockKey,
+        store::{
+            Instance, Owner,
+            rules::{Moment, Record},
+        },
     };
 
     fn recording(bytes: usize) -> Call {
@@ -400,23 +366,16 @@ mod tests {
         };
         let key = LockKey::new("k").unwrap();
         let swap = Swap {
-            key: key.clone(),
-            expect: None,
-            tag: 1,
-            low: 0,
-            token: 0,
-            state: Bytes::new(),
-            until: None,
             care: Care::Record(record),
-            is_durable: true,
-            hints: Vec::new(),
+            ..Swap::read(key)
         };
-        Call::Swap(Item {
-            key,
-            swap: Some(Box::new(swap)),
+        Call {
             ticket: Ticket::default(),
-            answer: oneshot::channel().0,
-        })
+            work: Work::Swap(Item {
+                swap: Box::new(swap),
+                answer: oneshot::channel().0,
+            }),
+        }
     }
 
     #[test]

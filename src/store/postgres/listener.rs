@@ -20,7 +20,7 @@ use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
     time::{interval, sleep},
 };
-use tokio_postgres::{Client, Config, Notification};
+use tokio_postgres::{Client, Notification};
 
 use super::{
     batch::{channel, hint},
@@ -28,8 +28,8 @@ use super::{
     sweep::Sweeper,
 };
 use crate::{
-    Error, ErrorKind,
-    store::{Hint, Hints, Instance, Outcome, home::Home},
+    Error,
+    store::{Hint, Hints, Instance, home::Home},
     sync::{HashMap, Mutex, random, unique_id},
     time::timeout,
     trace::{self, ConnectResult, Connection},
@@ -39,8 +39,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// The time between two checks of the connection.
 const CHECKED_EVERY: Duration = Duration::from_secs(5);
-/// After this many checks it is tried again whether messages arrive.
-const CHECKS_WHILE_MUTE: u32 = 12;
+/// After this time it is tried again whether messages arrive.
+const MUTE_FOR: Duration = Duration::from_secs(60);
 
 /// The instances that receive hints.
 #[derive(Debug, Default)]
@@ -89,7 +89,6 @@ impl Watchers {
 /// Subscribes an instance. Called within the runtime that becomes the home of the store.
 pub(super) fn watch(
     server: &Arc<Server>,
-    listen: &Config,
     home: &Home,
     sweeper: Sweeper,
     instance: Instance,
@@ -108,7 +107,6 @@ pub(super) fn watch(
     *listener = Some((here, new));
     let task = Listener {
         server: server.clone(),
-        listen: listen.clone(),
         arriving,
         probe: format!("tdl_probe_{}", unique_id()),
     };
@@ -124,18 +122,8 @@ pub(super) fn watch(
 
 struct Listener {
     server: Arc<Server>,
-    listen: Config,
     arriving: UnboundedReceiver<Instance>,
     probe: String,
-}
-
-/// Why a connection is not listened to any more.
-enum Ended {
-    /// No instance is left.
-    AllLeft,
-    /// Messages did not arrive.
-    Mute,
-    Broken(Error),
 }
 
 impl Listener {
@@ -145,7 +133,7 @@ impl Listener {
         loop {
             let connected = self.connect().await;
             trace::connected(Connection::Hints, ConnectResult::of(&connected));
-            let ended = match connected {
+            let listened = match connected {
                 Ok((session, true)) => {
                     pause = FIRST_PAUSE;
                     self.server.watchers.is_mute.store(false, Ordering::Relaxed);
@@ -155,22 +143,24 @@ impl Listener {
                     } else {
                         self.server.watchers.tell_all(&Hint::Listening);
                     }
-                    self.listen(session, None).await
+                    self.listen(session).await
                 }
                 Ok((session, false)) => {
                     if !self.server.watchers.is_mute.swap(true, Ordering::Relaxed) {
                         trace::no_hints();
                     }
                     // The server may have been slow: that is found out by another connection.
-                    self.listen(session, Some(CHECKS_WHILE_MUTE)).await
+                    match timeout(MUTE_FOR, self.listen(session)).await {
+                        Some(listened) => listened,
+                        None => continue,
+                    }
                 }
-                Err(error) => Ended::Broken(error),
+                Err(error) => Err(error),
             };
-            match ended {
-                Ended::AllLeft => return,
-                Ended::Mute => continue,
-                Ended::Broken(error) if !is_interrupted => trace::listener_lost(&error),
-                Ended::Broken(_) => {}
+            match listened {
+                Ok(()) => return,
+                Err(error) if !is_interrupted => trace::listener_lost(&error),
+                Err(_) => {}
             }
             is_interrupted = true;
             sleep(pause.mul_f64(0.5 + random() / 2.0)).await;
@@ -197,7 +187,7 @@ impl Listener {
     async fn connect(&mut self) -> Result<(Session, bool), Error> {
         let limit = self.server.limit;
         let connecting = async {
-            let session = self.server.open(&self.listen).await?;
+            let session = self.server.open(&self.server.listen).await?;
             let instances = self.server.watchers.instances();
             let channels = instances.into_iter().map(channel);
             for name in channels.chain([self.probe.clone()]) {
@@ -206,8 +196,7 @@ impl Listener {
             say(&session.client, "NOTIFY", &self.probe).await?;
             Ok(session)
         };
-        let session = timeout(limit, connecting).await;
-        let mut session = session.unwrap_or_else(|| Err(silent(limit)))?;
+        let mut session = self.server.in_time(limit, connecting).await?;
         let arrives = async {
             while let Some(message) = session.messages.recv().await {
                 if message.channel() == self.probe {
@@ -220,43 +209,28 @@ impl Listener {
         Ok((session, arrives))
     }
 
-    /// Passes hints on until the connection ends, or after so many checks.
-    async fn listen(&mut self, mut session: Session, mut checks_left: Option<u32>) -> Ended {
+    /// Passes hints on until no instance is left.
+    async fn listen(&mut self, mut session: Session) -> Result<(), Error> {
         let mut checks = interval(CHECKED_EVERY);
         loop {
-            let said = tokio::select! {
-                message = session.messages.recv() => match message {
-                    Some(message) => {
-                        self.pass_on(&message);
-                        Ok(())
-                    }
-                    None => return Ended::Broken(closed()),
-                },
-                new = self.arriving.recv() => match new {
-                    Some(instance) => {
-                        let name = channel(instance);
-                        let listens = self.in_time(say(&session.client, "LISTEN", &name)).await;
-                        if checks_left.is_none() {
-                            self.server.watchers.tell(instance, Hint::Listening);
-                        }
-                        listens
-                    }
-                    // The store, or another runtime, has another listener.
-                    None => return Ended::AllLeft,
-                },
-                _ = checks.tick() => {
-                    if checks_left == Some(0) {
-                        return Ended::Mute;
-                    }
-                    checks_left = checks_left.map(|left| left - 1);
-                    self.check(&session.client).await
+            tokio::select! {
+                message = session.messages.recv() => {
+                    self.pass_on(&message.ok_or_else(closed)?);
                 }
-            };
-            if let Err(error) = said {
-                return Ended::Broken(error);
+                new = self.arriving.recv() => {
+                    let Some(instance) = new else {
+                        // The store, or another runtime, has another listener.
+                        return Ok(());
+                    };
+                    self.say_in_time(&session.client, "LISTEN", instance).await?;
+                    if self.server.watchers.sends_hints() {
+                        self.server.watchers.tell(instance, Hint::Listening);
+                    }
+                }
+                _ = checks.tick() => self.check(&session.client).await?,
             }
             if self.all_left() {
-                return Ended::AllLeft;
+                return Ok(());
             }
         }
     }
@@ -265,16 +239,21 @@ impl Listener {
     /// no connection ends when another server takes over: that is noticed here.
     async fn check(&self, client: &Client) -> Result<(), Error> {
         for instance in self.server.watchers.leave() {
-            let name = channel(instance);
-            self.in_time(say(client, "UNLISTEN", &name)).await?;
+            self.say_in_time(client, "UNLISTEN", instance).await?;
         }
-        self.in_time(self.server.greet(client)).await
+        let greeted = self.server.greet(client);
+        self.server.in_time(self.server.limit, greeted).await
     }
 
-    async fn in_time(&self, said: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
-        let limit = self.server.limit;
-        let said = timeout(limit, said).await;
-        said.unwrap_or_else(|| Err(silent(limit)))
+    async fn say_in_time(
+        &self,
+        client: &Client,
+        verb: &str,
+        instance: Instance,
+    ) -> Result<(), Error> {
+        let name = channel(instance);
+        let said = say(client, verb, &name);
+        self.server.in_time(self.server.limit, said).await
     }
 
     fn pass_on(&self, message: &Notification) {
@@ -289,17 +268,9 @@ impl Listener {
 /// LISTEN and its relatives, which have no parameters.
 async fn say(client: &Client, verb: &str, channel: &str) -> Result<(), Error> {
     let said = client.batch_execute(&format!("{verb} \"{channel}\"")).await;
-    said.map_err(|error| match failed::<()>(error) {
-        Outcome::Refused(error) | Outcome::Unknown(error) => error,
-        Outcome::Answered(()) => closed(),
-    })
+    said.or_else(|error| failed(error).into_result())
 }
 
 fn closed() -> Error {
     Error::broken("the connection to PostgreSQL has ended", None)
-}
-
-fn silent(limit: Duration) -> Error {
-    let message = format!("PostgreSQL did not answer within {limit:?}");
-    Error::new(ErrorKind::Unreachable, message)
 }

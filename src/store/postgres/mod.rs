@@ -23,26 +23,23 @@ mod tls;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tokio_postgres::{Config, Row, types::Type};
+use tokio_postgres::{Row, types::Type};
 
 pub use builder::PostgresStoreBuilder;
 pub use fence::{Checkpoint, Fence, KeepAnswer, Reached};
 
 use self::{
-    connect::Server,
+    connect::{Server, failed},
     lane::{Lane, Param},
     sweep::Sweeper,
 };
 use super::{
-    Acquire, Acquired, Answer, Expected, Hints, Inspection, Instance, KeyPage, List, Outcome,
-    Release, Renew, RenewAnswers, Store, StoreFuture,
-    engine::{Engine, EngineStore, KeysAfter, Listed, Seen, Swap, Swapped},
+    Acquire, Acquired, Answer, Cursor, Expected, Hints, Inspection, Instance, KeyPage, List,
+    Outcome, Release, Renew, RenewAnswers, Store, StoreFuture,
+    engine::{Engine, EngineStore, Swap, Swapped},
     sealed::Sealed,
 };
-use crate::{
-    Error, ErrorKind, LockKey,
-    time::{Instant, timeout},
-};
+use crate::{Error, ErrorKind, LockKey, time::Instant};
 
 /// The tables and functions, as a user may run them.
 const SCHEMA: &str = include_str!("schema.sql");
@@ -138,10 +135,7 @@ pub struct PostgresStore(Arc<EngineStore<Wire>>);
 #[derive(Debug)]
 struct Wire {
     server: Arc<Server>,
-    /// Where hints are listened to.
-    listen: Config,
     lanes: Vec<Lane>,
-    space: Arc<str>,
 }
 
 impl PostgresStore {
@@ -215,19 +209,10 @@ impl PostgresStore {
         let migrating = async {
             let client = server.open(&server.config).await?.client;
             let sql = format!("BEGIN; {ONE_AT_A_TIME}; {}; COMMIT", self.schema_sql());
-            client
-                .batch_execute(&sql)
-                .await
-                .map_err(|error| match connect::failed::<()>(error) {
-                    Outcome::Refused(error) | Outcome::Unknown(error) => error,
-                    Outcome::Answered(()) => connect::invalid("no error"),
-                })
+            let migrated = client.batch_execute(&sql).await;
+            migrated.or_else(|error| failed(error).into_result())
         };
-        let in_time = timeout(Duration::from_secs(60), migrating).await;
-        in_time.unwrap_or_else(|| {
-            let message = format!("PostgreSQL at {} does not answer", server.name());
-            Err(Error::new(ErrorKind::Unreachable, message))
-        })
+        server.in_time(Duration::from_secs(60), migrating).await
     }
 
     /// Returns the statements that create the tables and functions in the schema of this store, for
@@ -264,11 +249,6 @@ impl Wire {
         &self.server.schema
     }
 
-    /// A key is always on the same connection.
-    fn lane(&self, key: &LockKey) -> &Lane {
-        &self.lanes[key.map_hash() as usize % self.lanes.len()]
-    }
-
     /// Runs a statement that is about no key.
     async fn query(
         &self,
@@ -292,48 +272,40 @@ impl Wire {
         }
         Ok(())
     }
-}
 
-impl Engine for Wire {
-    async fn read(&self, key: LockKey, deadline: Instant) -> Result<Seen, Error> {
-        let lane = self.lane(&key);
-        match lane.swap(key, None, deadline).await.into_result()? {
-            Swapped::Stale(seen) => Ok(seen),
-            Swapped::Done(_) | Swapped::Open(_) => {
-                let message = "PostgreSQL has answered a question with a change";
-                Err(Error::new(ErrorKind::Foreign, message))
-            }
-        }
-    }
-
-    async fn swap(&self, swap: Swap, deadline: Instant) -> Outcome<Swapped> {
-        let lane = self.lane(&swap.key);
-        lane.swap(swap.key.clone(), Some(swap), deadline).await
-    }
-
-    async fn list(&self, list: KeysAfter, deadline: Instant) -> Result<Listed, Error> {
+    async fn list(&self, list: List, deadline: Instant) -> Result<KeyPage, Error> {
+        let after = list.cursor.as_ref().map(Cursor::last_key).transpose()?;
         if list.prefix.contains('\0') {
             // No key has it, and PostgreSQL has no such text.
-            return Ok(Listed::default());
+            return Ok(KeyPage::default());
         }
-        let at_most = i64::try_from(list.at_most).unwrap_or(i64::MAX);
+        let at_most = i64::try_from(list.at_most.max(1)).unwrap_or(i64::MAX);
         let params = vec![
             (Box::new(list.prefix) as Param, Type::TEXT),
-            (Box::new(list.after) as Param, Type::TEXT),
+            (Box::new(after) as Param, Type::TEXT),
             (Box::new(at_most) as Param, Type::INT8),
         ];
         let sql = format!("SELECT * FROM {}.list_1($1, $2, $3)", self.schema());
         let rows = self.query(sql, params, deadline).await.into_result()?;
-        let mut listed = Listed::default();
+        let mut page = KeyPage::default();
         for row in rows {
             let key = LockKey::new(row.get::<_, String>(0))?;
             if row.get::<_, Option<bool>>(1).is_some() {
-                listed.keys.push(key);
+                page.keys.push(key);
             } else {
-                listed.until = Some(key);
+                // The last key that was looked at, unless all were.
+                page.next = Some(Cursor::after_key(&key));
             }
         }
-        Ok(listed)
+        Ok(page)
+    }
+}
+
+impl Engine for Wire {
+    async fn swap(&self, swap: Swap, deadline: Instant) -> Outcome<Swapped> {
+        // A key is always on the same connection.
+        let lane = swap.key.map_hash() as usize % self.lanes.len();
+        self.lanes[lane].swap(swap, deadline).await
     }
 
     fn sends_hints(&self) -> bool {
@@ -373,7 +345,8 @@ impl Store for PostgresStore {
     }
 
     fn list(&self, request: List) -> StoreFuture<Result<KeyPage, Error>> {
-        self.0.clone().list(request)
+        let store = self.0.clone();
+        Box::pin(async move { store.engine.list(request, store.deadline()).await })
     }
 
     fn ping(&self) -> StoreFuture<Result<(), Error>> {
@@ -390,7 +363,7 @@ impl Store for PostgresStore {
     }
 
     fn space(&self) -> Arc<str> {
-        self.0.engine.space.clone()
+        self.0.engine.server.space.clone()
     }
 
     fn fence_schema(&self, is_claim: bool) -> Option<Arc<str>> {
@@ -407,14 +380,9 @@ impl Store for PostgresStore {
     }
 
     fn watch(&self, instance: Instance) -> Hints {
-        let Wire {
-            server,
-            listen,
-            lanes,
-            ..
-        } = &self.0.engine;
+        let Wire { server, lanes } = &self.0.engine;
         let sweeper = Sweeper(Arc::downgrade(&self.0));
-        let hints = listener::watch(server, listen, &self.0.home, sweeper, instance);
+        let hints = listener::watch(server, &self.0.home, sweeper, instance);
         lanes.iter().for_each(Lane::move_home);
         hints
     }
@@ -423,7 +391,7 @@ impl Store for PostgresStore {
 impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresStore")
-            .field("space", &self.0.engine.space)
+            .field("space", &self.0.engine.server.space)
             .finish_non_exhaustive()
     }
 }

@@ -9,10 +9,7 @@ use tokio::time::sleep;
 use tokio_postgres::types::Type;
 
 use super::Wire;
-use crate::{
-    store::{Outcome, engine::EngineStore},
-    sync::random,
-};
+use crate::{store::engine::EngineStore, sync::random};
 
 /// The time between two sweeps, whichever process makes them.
 const EVERY: Duration = Duration::from_secs(5 * 60);
@@ -46,10 +43,9 @@ impl Sweeper {
         };
         let every = (Box::new(EVERY.as_micros() as i64) as _, Type::INT8);
         let sql = format!("SELECT {}.sweep_due_1($1)", store.engine.schema());
-        match store.engine.query(sql, vec![every], store.deadline()).await {
-            Outcome::Answered(rows) => rows.first().is_some_and(|row| row.get(0)),
-            Outcome::Refused(_) | Outcome::Unknown(_) => false,
-        }
+        let due = store.engine.query(sql, vec![every], store.deadline()).await;
+        let due = due.into_result().unwrap_or_default();
+        due.first().is_some_and(|row| row.get(0))
     }
 
     /// Deletes the rows that have been idle for so long. `None` if it was interrupted.
