@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Error, ErrorKind, HeldKey, LeaseView, LockKey, Stats, Totals,
-    http::idempotency::{Record, is_abandoned},
+    http::idempotency::{Outcome, is_abandoned},
     store::{Holder, Inspection, Instance, Mode, Owner},
 };
 
@@ -139,7 +139,7 @@ pub(super) struct Here<'a> {
 pub(super) fn fleet_key(key: &LockKey, seen: &Inspection, here: &Here<'_>) -> Value {
     let record = seen.record.as_ref().map(|record| {
         json!({
-            "kind": Record::kind(record),
+            "kind": Outcome::kind(record),
             "bytes": record.len(),
             "remaining_ms": seen.record_remaining.map(millis),
         })

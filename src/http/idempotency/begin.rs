@@ -24,7 +24,7 @@ use super::{
     fingerprint::Fingerprint,
     keep::Claimed,
     recall::recall,
-    record::{Answer, Outcome, Record, Tombstone},
+    record::{Answer, Outcome},
     scope::{self, Counted},
     service::Keyed,
     settings::Settings,
@@ -221,18 +221,18 @@ fn enter(settings: &Settings, keyed: &Keyed) -> Result<Counted, Rejection> {
 
 /// The answer to a request whose key has a record.
 fn recorded(record: Bytes, fingerprint: Fingerprint) -> Result<Box<Answer>, Rejection> {
-    let record =
-        Record::decode(record).map_err(|why| Rejection::new(Reason::RecordUnreadable, why))?;
-    if record.fingerprint != fingerprint {
-        return Err(key_reused(record.fingerprint, fingerprint));
+    let record = Outcome::decode(record);
+    let (theirs, outcome) = record.map_err(|why| Rejection::new(Reason::RecordUnreadable, why))?;
+    if theirs != fingerprint {
+        return Err(key_reused(theirs, fingerprint));
     }
-    let (reason, detail) = match record.outcome {
+    let (reason, detail) = match outcome {
         Outcome::Answer(answer) => return Ok(answer),
-        Outcome::Tombstone(Tombstone::NotKept) => (
+        Outcome::NotKept => (
             Reason::AnswerNotKept,
             "a request with this Idempotency-Key was completed, and its answer could not be kept",
         ),
-        Outcome::Tombstone(Tombstone::Unknown) => (
+        Outcome::Unknown => (
             Reason::OutcomeUnknown,
             "a request with this Idempotency-Key was begun, and its outcome is not known",
         ),

@@ -55,9 +55,9 @@ pub(crate) use settle::is_abandoned;
 // The machinery of records, which single flights share.
 pub(crate) use {
     fingerprint::Fingerprint,
-    keep::Keeping,
+    keep::keep,
     read::{Response as ReadResponse, response as read_response},
-    record::{Answer, Outcome, Record, Tombstone},
+    record::{Answer, Outcome},
     run::is_endless,
 };
 

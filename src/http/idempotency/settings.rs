@@ -10,7 +10,7 @@ use super::{
     header::Source,
     policy::{Answered, ErrorPolicy, Keep},
     recall::Recall,
-    record::{Answer, Outcome, Record, Tombstone},
+    record::{Answer, Outcome},
 };
 use crate::{
     Locks,
@@ -96,14 +96,10 @@ impl Settings {
     /// The record of an answer, and how long it is kept. An answer that is too large is not kept.
     pub(super) fn record_of(&self, answer: &Answer, fingerprint: Fingerprint) -> (Bytes, Duration) {
         let outcome = if answer.body.len() > self.max_response {
-            Outcome::Tombstone(Tombstone::NotKept)
+            Outcome::NotKept
         } else {
             Outcome::Answer(Box::new(answer.clone()))
         };
-        let record = Record {
-            fingerprint,
-            outcome,
-        };
-        (record.encode(), self.retain)
+        (outcome.encode(fingerprint), self.retain)
     }
 }

@@ -15,7 +15,7 @@ use http::Response;
 
 use super::{
     fingerprint::Fingerprint,
-    record::{Answer, Outcome, Record},
+    record::{Answer, Outcome},
 };
 use crate::{
     Error, ErrorKind, LockKey, Locks,
@@ -108,15 +108,10 @@ impl Locks {
             return Ok(false);
         };
         let (parts, body) = answer.into_parts();
-        let record = Record {
-            fingerprint,
-            outcome: Outcome::Answer(Box::new(Answer::of(&parts, &[], None, body))),
-        };
+        let outcome = Outcome::Answer(Box::new(Answer::of(&parts, &[], None, body)));
+        let record = (outcome.encode(fingerprint), retain);
         // Only in the place of this claim: its process may be alive after all, and end it now.
-        let released = self
-            .record_for(&key, owner, (record.encode(), retain))
-            .await?;
-        let is_settled = match released {
+        let is_settled = match self.record_for(&key, owner, record).await? {
             Released::Freed => true,
             Released::NotOurs | Released::NotYet => false,
         };
