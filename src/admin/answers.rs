@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Error, ErrorKind, HeldKey, LeaseView, LockKey, Stats, Totals,
-    http::idempotency::{Outcome, is_abandoned},
+    http::idempotency::{Outcome, abandoned},
     store::{Holder, Inspection, Instance, Mode, Owner},
 };
 
@@ -181,7 +181,7 @@ fn holder(holder: &Holder, here: &Here<'_>) -> Value {
     answer["held_ms"] = lease.map(|lease| millis(lease.held_for)).into();
     answer["remaining_ms"] = millis(holder.remaining).into();
     answer["fingerprint"] = holder.fingerprint.as_deref().map(hex).into();
-    answer["abandoned"] = is_abandoned(holder).into();
+    answer["abandoned"] = abandoned(holder).is_some().into();
     answer["label"] = holder.label.as_deref().into();
     answer
 }

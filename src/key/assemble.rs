@@ -214,19 +214,19 @@ pub(crate) fn scoped(label: &str, scope: &LockKey, name: &str) -> LockKey {
     let mut key = format!("{label}{NEXT}{scope}{NEXT}key{IS}");
     // An encoded name contains no separator: the text has one reading only.
     push_value(&mut key, name);
-    if key.len() > LockKey::MAX_LEN {
-        hash_key(&mut key, label.len());
-    }
-    LockKey::from_encoded(&key)
+    fitted(key, label)
 }
 
 /// A key with a label of this crate before it; hashed if the whole is too long.
 pub(crate) fn prefixed(label: &str, key: &LockKey) -> LockKey {
-    let mut text = format!("{label}{NEXT}{key}");
-    if text.len() > LockKey::MAX_LEN {
-        hash_key(&mut text, label.len());
+    fitted(format!("{label}{NEXT}{key}"), label)
+}
+
+fn fitted(mut key: String, label: &str) -> LockKey {
+    if key.len() > LockKey::MAX_LEN {
+        hash_key(&mut key, label.len());
     }
-    LockKey::from_encoded(&text)
+    LockKey::from_encoded(&key)
 }
 
 /// The request's target before any nested router stripped its prefix.

@@ -28,7 +28,7 @@ use super::{
     scope::{self, Counted},
     service::Keyed,
     settings::Settings,
-    settle,
+    settle::abandoned,
 };
 use crate::{
     ErrorKind,
@@ -182,11 +182,11 @@ async fn without_turn(
         }
         NoTurn::Failed(error) => Rejection::from_error(error, settings.retry_after),
     };
-    let mut abandoned = None;
+    let mut dead = None;
     if may_be_abandoned {
-        abandoned = abandoned_by(settings, keyed).await;
+        dead = abandoned_by(settings, keyed).await;
     }
-    if abandoned.is_some() {
+    if dead.is_some() {
         refusal = Rejection::new(
             Reason::OutcomeUnknown,
             "a request with this Idempotency-Key was begun by a process that has died, and its outcome is not known",
@@ -197,7 +197,7 @@ async fn without_turn(
     }
     match recall(settings, keyed.claim(fingerprint, 0)).await {
         Ok(Some(answer)) => {
-            if let Some(owner) = abandoned {
+            if let Some(owner) = dead {
                 let record = settings.record_of(&answer, fingerprint);
                 // The next duplicate asks again, if the record does not arrive.
                 let _ = settings.locks.record_for(&keyed.key, owner, record).await;
@@ -258,6 +258,5 @@ pub(super) fn key_reused(theirs: Fingerprint, ours: Fingerprint) -> Rejection {
 /// The owner of the key, if it is held for a request that a dead process has begun.
 async fn abandoned_by(settings: &Settings, keyed: &Keyed) -> Option<Owner> {
     let seen = settings.locks.inspect(keyed.key.clone()).await.ok()?;
-    let holder = seen.holder().filter(|holder| settle::is_abandoned(holder));
-    holder.map(|holder| holder.owner)
+    seen.holder().and_then(abandoned).map(|(owner, _)| owner)
 }

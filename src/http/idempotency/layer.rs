@@ -553,6 +553,10 @@ impl<S, M> Layer<S> for IdempotencyLayer<M> {
     type Service = Idempotency<S, M>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Idempotency::new(inner, self.settings.clone())
+        Idempotency {
+            inner,
+            settings: self.settings.clone(),
+            body: PhantomData,
+        }
     }
 }

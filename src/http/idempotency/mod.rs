@@ -50,7 +50,7 @@ mod settle;
 mod extract;
 
 #[cfg(feature = "admin")]
-pub(crate) use settle::is_abandoned;
+pub(crate) use settle::abandoned;
 
 // The machinery of records, which single flights share.
 pub(crate) use {

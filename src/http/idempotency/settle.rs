@@ -23,15 +23,12 @@ use crate::{
     trace,
 };
 
-/// Whether a key is held for a request that runs at most once, by a process that has not extended
-/// its claim for the time of a usual lease.
-pub(crate) fn is_abandoned(holder: &Holder) -> bool {
-    let claim = holder
-        .fingerprint
-        .as_deref()
-        .and_then(Fingerprint::of_claim);
-    let silence = claim.and_then(|(_, silence)| silence);
-    silence.is_some_and(|silence| silence.is_over(holder.remaining))
+/// The owner and the fingerprint of a request that runs at most once, if the process that holds its
+/// key has not extended the claim for the time of a usual lease.
+pub(crate) fn abandoned(holder: &Holder) -> Option<(Owner, Fingerprint)> {
+    let (fingerprint, silence) = Fingerprint::of_claim(holder.fingerprint.as_deref()?)?;
+    let is_abandoned = silence?.is_over(holder.remaining);
+    is_abandoned.then_some((holder.owner, fingerprint))
 }
 
 impl Locks {
@@ -98,13 +95,9 @@ impl Locks {
             return Err(invalid("an answer that is not kept settles nothing"));
         }
         let seen = self.inspect(key.clone()).await?;
-        let holder = seen
-            .holder()
-            .filter(|holder| expected.is_none_or(|expected| holder.owner == expected))
-            .filter(|holder| is_abandoned(holder));
-        let claim = holder.and_then(|holder| Some((holder.owner, holder.fingerprint.as_deref()?)));
-        let claim = claim.and_then(|(owner, claim)| Some((owner, Fingerprint::of_claim(claim)?.0)));
-        let Some((owner, fingerprint)) = claim else {
+        let claim = seen.holder().and_then(abandoned);
+        let is_expected = |owner| expected.is_none_or(|expected| expected == owner);
+        let Some((owner, fingerprint)) = claim.filter(|(owner, _)| is_expected(*owner)) else {
             return Ok(false);
         };
         let (parts, body) = answer.into_parts();

@@ -18,7 +18,7 @@ mod source;
 use std::{fmt::Display, str::FromStr, sync::Arc};
 
 use source::Origin;
-pub(super) use source::Source;
+pub(super) use source::{Source, written};
 
 use super::encode;
 
