@@ -56,7 +56,7 @@ pub(crate) use settle::abandoned;
 pub(crate) use {
     fingerprint::Fingerprint,
     keep::keep,
-    read::{Response as ReadResponse, response as read_response},
+    read::read_response,
     record::{Answer, Outcome},
     run::is_endless,
 };

@@ -34,7 +34,7 @@ use super::{
     begin::First,
     keep::{Kept, keep},
     policy::{Answered, Keep},
-    read::{self, WhyNot},
+    read::read_response,
     record::{Answer, Outcome},
 };
 use crate::{
@@ -144,11 +144,11 @@ impl First {
             );
         }
         let settings = &self.settings;
-        let reading = read::response(body, settings.max_response, settings.read_within);
+        let reading = read_response(body, settings.max_response, settings.read_within);
         let (data, trailers) = match reading.await {
-            read::Response::Whole { data, trailers } => (data, trailers),
-            read::Response::NotKept(body, why) => {
-                trace::answer_not_kept(advice(why));
+            Ok(read) => read,
+            Err((body, why)) => {
+                trace::answer_not_kept(why);
                 return (Response::from_parts(parts, body), Some(Outcome::NotKept));
             }
         };
@@ -163,7 +163,7 @@ impl First {
         let mut policies = self.settings.keep_errors.iter();
         // The policies are code of the program, which may panic.
         let decided = catch_unwind(AssertUnwindSafe(|| {
-            policies.find_map(|policy| policy.decide(error))
+            policies.find_map(|decide| decide(error))
         }));
         match decided {
             Ok(Some(Keep::No)) => None,
@@ -263,16 +263,3 @@ pub(crate) fn is_endless(parts: &response::Parts) -> bool {
 const EVENT_STREAM: &[u8] = b"text/event-stream";
 
 const ENDLESS: &str = "the response is an event stream, which cannot be kept; take the route out of the layer's scope";
-
-/// The text of the log for an answer that is not kept, with the setting to change.
-fn advice(why: WhyNot) -> &'static str {
-    match why {
-        WhyNot::TooLarge => {
-            "the response is larger than what is kept; raise `IdempotencyLayer::max_response`"
-        }
-        WhyNot::TooSlow => {
-            "the response did not end in time; raise `IdempotencyLayer::read_within`, or take a streaming route out of the layer's scope"
-        }
-        WhyNot::BrokeOff => "the response broke off while it was read",
-    }
-}

@@ -11,7 +11,13 @@ use http::{Request, Response, request::Parts};
 use http_body::Body;
 use tower_service::Service;
 
-use super::{begin::begin, claim::Claim, fingerprint::Fingerprint, run::run, settings::Settings};
+use super::{
+    begin::{Begun, again, begin, count_refusal},
+    claim::Claim,
+    fingerprint::Fingerprint,
+    run::run,
+    settings::Settings,
+};
 use crate::{
     LockKey,
     http::gate::{self, BoxError, ResponseFuture},
@@ -84,12 +90,16 @@ where
     ResBody: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     match begin(&settings, &keyed, &mut parts, body).await {
-        Ok((first, body)) => {
+        Ok(Begun::First(first, body)) => {
             // Keys further in may come from the body.
             parts.extensions.insert(WholeBody(body.clone()));
             run(first, service, Request::from_parts(parts, M::whole(body))).await
         }
-        Err(instead) => Ok(instead.into_response(&settings, &keyed)),
+        Ok(Begun::Again(answer)) => Ok(again(*answer)),
+        Err(rejection) => {
+            count_refusal(rejection.reason());
+            Ok(keyed.refuse(&settings, rejection).map(gate::Body::whole))
+        }
     }
 }
 

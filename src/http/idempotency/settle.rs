@@ -26,9 +26,8 @@ use crate::{
 /// The owner and the fingerprint of a request that runs at most once, if the process that holds its
 /// key has not extended the claim for the time of a usual lease.
 pub(crate) fn abandoned(holder: &Holder) -> Option<(Owner, Fingerprint)> {
-    let (fingerprint, silence) = Fingerprint::of_claim(holder.fingerprint.as_deref()?)?;
-    let is_abandoned = silence?.is_over(holder.remaining);
-    is_abandoned.then_some((holder.owner, fingerprint))
+    let (fingerprint, alive) = Fingerprint::of_claim(holder.fingerprint.as_deref()?)?;
+    (holder.remaining < alive?).then_some((holder.owner, fingerprint))
 }
 
 impl Locks {
@@ -117,4 +116,46 @@ impl Locks {
 
 fn invalid(why: &'static str) -> Error {
     Error::new(ErrorKind::InvalidConfig, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        http::idempotency::settings::Settings,
+        store::{Instance, Mode},
+    };
+
+    #[test]
+    fn a_claim_is_abandoned_when_nobody_has_extended_it_for_a_usual_lease() {
+        let second = Duration::from_secs(1);
+        let locks = Locks::builder(crate::store::MemoryStore::new()).lease(30 * second);
+        let scope = Arc::new(LockKey::new("scope").unwrap());
+        let mut settings = Settings::new(locks.build().unwrap(), scope);
+        let is_abandoned = |settings: &Settings, left: Duration| {
+            let owner = Owner {
+                instance: Instance::new(),
+                attempt: 1,
+            };
+            let found = abandoned(&Holder {
+                owner,
+                mode: Mode::Exclusive,
+                remaining: left,
+                fingerprint: Some(settings.claimed(Fingerprint::ONES)),
+                label: None,
+            });
+            assert!(found.is_none_or(|found| found == (owner, Fingerprint::ONES)));
+            found.is_some()
+        };
+        settings.retain = 100 * second;
+        assert!(!is_abandoned(&settings, Duration::ZERO));
+        settings.at_most_once = true;
+        assert!(!is_abandoned(&settings, 70 * second));
+        assert!(is_abandoned(&settings, 69 * second));
+        // A claim that is no longer than a lease ends by itself.
+        settings.retain = second;
+        assert!(!is_abandoned(&settings, Duration::ZERO));
+    }
 }

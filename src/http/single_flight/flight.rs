@@ -53,7 +53,7 @@ use super::{
 use crate::{
     Error, ErrorKind, LockGuard, LockKey,
     http::gate::{self, BoxError, Rest, TaskTurns, run_to_end},
-    idempotency::{Answer, Fingerprint, Outcome, ReadResponse, is_endless, keep, read_response},
+    idempotency::{Answer, Fingerprint, Outcome, is_endless, keep, read_response},
     key,
     lock::RequestGuards,
     locks::{Holding, NoTurn, Wait},
@@ -79,16 +79,6 @@ pub(super) fn key(method: &Method, of: &LockKey) -> LockKey {
     key::prefixed(method.as_str(), of)
 }
 
-/// The role of a request in its flight.
-enum Role {
-    /// The request runs, and shares its answer.
-    Lead(Lead),
-    /// The request gets a copy.
-    Follow(Arc<Answer>),
-    /// The request runs, and shares nothing.
-    Alone,
-}
-
 /// A request that runs for others.
 struct Lead {
     /// The flight's key; `None` if there was no room for another flight in the store: the answer is
@@ -112,20 +102,20 @@ where
 {
     // A store that hangs delays a request no longer than a slow flight does.
     let role = timeout(settings.wait, role(&settings, &key)).await;
-    let role = role.unwrap_or(Role::Alone);
+    let role = role.unwrap_or(Err(None));
     trace::flight(match &role {
-        Role::Lead(lead) if lead.claimed.is_some() => trace::Role::Lead,
-        Role::Follow(_) => trace::Role::Follow,
-        Role::Lead(_) | Role::Alone => trace::Role::Alone,
+        Ok(lead) if lead.claimed.is_some() => trace::Role::Lead,
+        Err(Some(_)) => trace::Role::Follow,
+        Ok(_) | Err(None) => trace::Role::Alone,
     });
     match role {
-        Role::Follow(answer) => Ok(Arc::unwrap_or_clone(answer).into_response()),
-        Role::Alone => {
+        Err(Some(answer)) => Ok(Arc::unwrap_or_clone(answer).into_response()),
+        Err(None) => {
             poll_fn(|cx| service.poll_ready(cx)).await?;
             let response = service.call(request).await?;
             Ok(response.map(gate::Body::inner))
         }
-        Role::Lead(lead) => {
+        Ok(lead) => {
             // The waiting requests get the answer although this request's client goes away.
             let locks = settings.locks.clone();
             let turns = RequestGuards::for_task(request.extensions());
@@ -134,48 +124,33 @@ where
     }
 }
 
-/// Finds the role of a request. Waits, if another request runs.
-async fn role(settings: &Settings, of: &LockKey) -> Role {
+/// Finds the role of a request: it runs for others, or gets a copy, or runs and shares nothing
+/// (`None`). Waits, if another request runs.
+async fn role(settings: &Settings, of: &LockKey) -> Result<Lead, Option<Arc<Answer>>> {
     let member = settings.flights.enter(of);
-    let acting = match member.act().await {
-        Ok(acting) => acting,
-        Err(ended) => return ended.map_or(Role::Alone, Role::Follow),
-    };
-    let claimed = match find(settings, of, &member).await {
-        Found::Free(claimed) => Some(claimed),
-        Found::Full => None,
-        Found::Ended(answer) => {
-            member.end(answer.clone());
-            return answer.map_or(Role::Alone, Role::Follow);
-        }
-        // The next member waits on.
-        Found::Busy => return Role::Alone,
-    };
-    Role::Lead(Lead {
+    let acting = member.act().await?;
+    let claimed = find(settings, of, &member).await?;
+    Ok(Lead {
         claimed,
         member,
         _acting: acting,
     })
 }
 
-/// The state of a flight in the store.
-enum Found {
-    /// No request runs: this one has the key now.
-    Free(LockGuard),
-    /// The flight has ended, or the answer of an earlier one is kept; `None` if there is no answer
-    /// to share, or the store cannot tell.
-    Ended(Option<Arc<Answer>>),
-    /// Another request has run for all the time that this one may wait.
-    Busy,
-    /// There is no room for another flight.
-    Full,
-}
-
 /// Claims the flight's key, or waits for the end of the flight.
 ///
 /// The first request of the process claims without waiting, one generation after another, until it
-/// finds one that is free, or one that is held and worth waiting for.
-async fn find(settings: &Settings, of: &LockKey, member: &Member) -> Found {
+/// finds one that is free, or one that is held and worth waiting for. There is no guard if there is
+/// no room for another flight. A flight that has ended is ended for the other members, too.
+async fn find(
+    settings: &Settings,
+    of: &LockKey,
+    member: &Member,
+) -> Result<Option<LockGuard>, Option<Arc<Answer>>> {
+    let ended = |answer: Option<Arc<Answer>>| {
+        member.end(answer.clone());
+        Err(answer)
+    };
     let (mut generation, mut waits) = match member.generation() {
         Some(generation) => (generation, true),
         None => (0, false),
@@ -192,28 +167,29 @@ async fn find(settings: &Settings, of: &LockKey, member: &Member) -> Found {
         match claiming.await {
             Ok(guard) => {
                 member.found_in(generation);
-                return Found::Free(guard);
+                return Ok(Some(guard));
             }
             Err(NoTurn::Recorded(record)) => match Outcome::decode(record) {
                 Ok((mark, Outcome::Answer(answer))) if waits || mark == KEPT => {
-                    return Found::Ended(Some(Arc::from(answer)));
+                    return ended(Some(Arc::from(answer)));
                 }
-                _ if waits => return Found::Ended(None),
+                _ if waits => return ended(None),
                 // The record is older than this request.
                 _ => generation += 1,
             },
             Err(NoTurn::Failed(error)) if error.kind() == ErrorKind::Held => {
+                // That request may run for longer than this one waits; the next member waits on.
                 if waits {
-                    return Found::Busy;
+                    return Err(None);
                 }
                 member.found_in(generation);
                 waits = true;
             }
             Err(NoTurn::Failed(error)) if is_full(&error) => break,
-            Err(NoTurn::Failed(_) | NoTurn::OtherFingerprint(_)) => return Found::Ended(None),
+            Err(NoTurn::Failed(_) | NoTurn::OtherFingerprint(_)) => return ended(None),
         }
     }
-    Found::Full
+    Ok(None)
 }
 
 /// Whether the locks of this process have no room for another claim.
@@ -265,12 +241,12 @@ impl Lead {
         }
         let (max, within) = (settings.max_response, settings.read_within);
         let (outcome, body) = match read_response(body, max, within).await {
-            ReadResponse::Whole { data, trailers } => {
+            Ok((data, trailers)) => {
                 let answer = Answer::of(&parts, &[], trailers.clone(), data.clone());
                 let body = gate::Body::read(data, trailers, Rest::Nothing);
                 (Outcome::Answer(Box::new(answer)), body)
             }
-            ReadResponse::NotKept(body, _) => (Outcome::NotKept, body),
+            Err((body, _)) => (Outcome::NotKept, body),
         };
         self.end(settings, outcome).await;
         Response::from_parts(parts, body)

@@ -75,16 +75,6 @@ impl Part {
         self.source.origin() == Origin::Route
     }
 
-    #[cfg(feature = "axum")]
-    pub(super) fn is_computed(&self) -> bool {
-        self.source.origin() == Origin::Closure
-    }
-
-    #[cfg(feature = "axum")]
-    pub(super) fn is_required(&self) -> bool {
-        matches!(self.absent, Absent::Refused)
-    }
-
     #[track_caller]
     pub(super) fn set_label(&mut self, label: &str) {
         assert!(!self.is_name(), "a name is its own label");

@@ -148,14 +148,6 @@ impl Source {
         }
     }
 
-    /// The value that the program has set.
-    pub(in crate::key) fn constant(&self) -> Option<Cow<'_, str>> {
-        if let Self::Value(_, value) = self {
-            return Some(value.into());
-        }
-        None
-    }
-
     /// Appends the value in its encoded form.
     pub(in crate::key) fn encode(&self, value: &str, out: &mut String) {
         match self.row().2 {
