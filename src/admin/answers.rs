@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 
 use crate::{
     Error, ErrorKind, HeldKey, LeaseView, LockKey, Stats, Totals,
-    http::idempotency::{Record, is_abandoned},
+    http::idempotency::{Outcome, abandoned},
     store::{Holder, Inspection, Instance, Mode, Owner},
 };
 
@@ -139,7 +139,7 @@ pub(super) struct Here<'a> {
 pub(super) fn fleet_key(key: &LockKey, seen: &Inspection, here: &Here<'_>) -> Value {
     let record = seen.record.as_ref().map(|record| {
         json!({
-            "kind": Record::kind(record),
+            "kind": Outcome::kind(record),
             "bytes": record.len(),
             "remaining_ms": seen.record_remaining.map(millis),
         })
@@ -181,7 +181,7 @@ fn holder(holder: &Holder, here: &Here<'_>) -> Value {
     answer["held_ms"] = lease.map(|lease| millis(lease.held_for)).into();
     answer["remaining_ms"] = millis(holder.remaining).into();
     answer["fingerprint"] = holder.fingerprint.as_deref().map(hex).into();
-    answer["abandoned"] = is_abandoned(holder).into();
+    answer["abandoned"] = abandoned(holder).is_some().into();
     answer["label"] = holder.label.as_deref().into();
     answer
 }

@@ -237,34 +237,22 @@ impl Reason {
     /// Whether the same request may be sent again: the handler has not acted, and a later try may
     /// succeed.
     pub fn is_retryable(self) -> bool {
-        match self.then() {
-            Then::Retry => true,
-            Then::GiveUp | Then::Mistake | Then::BegunBefore | Then::HadBegun => false,
-        }
+        self.then() == Then::Retry
     }
 
     /// Whether a layer that refuses a request for this reason had called the inner service before.
     pub(crate) fn had_begun(self) -> bool {
-        match self.then() {
-            Then::HadBegun => true,
-            Then::Retry | Then::GiveUp | Then::Mistake | Then::BegunBefore => false,
-        }
+        self.then() == Then::HadBegun
     }
 
     /// Whether an earlier request with the same key was begun, and the program may know its answer.
     pub(crate) fn was_begun_before(self) -> bool {
-        match self.then() {
-            Then::BegunBefore => true,
-            Then::Retry | Then::GiveUp | Then::Mistake | Then::HadBegun => false,
-        }
+        self.then() == Then::BegunBefore
     }
 
     /// Whether the layers are put together wrongly.
     pub(super) fn is_mistake(self) -> bool {
-        match self.then() {
-            Then::Mistake => true,
-            Then::Retry | Then::GiveUp | Then::BegunBefore | Then::HadBegun => false,
-        }
+        self.then() == Then::Mistake
     }
 }
 

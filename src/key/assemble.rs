@@ -17,7 +17,7 @@ use super::{
     DeriveKey, Derived, KeyError, KeyErrorKind, LockKey, RequestKey, RequestView,
     digest::{hash_key, hash_value},
     encode::{IS, IS_HMAC_SHA256, NEXT, push_value},
-    parts::{Absent, Part},
+    parts::{Absent, Part, Source},
     values::Given,
 };
 
@@ -48,7 +48,7 @@ impl RequestKey {
         // The route comes first: a 404 stays a 404 even if a header is missing.
         let route = match self.needs_route() {
             true => MatchedRoute::of(parts)?,
-            false if self.parts.iter().any(Part::is_computed) => MatchedRoute::if_matched(parts)?,
+            false if self.has_closure() => MatchedRoute::if_matched(parts)?,
             false => None,
         };
         if route.is_none() && self.requires_match() {
@@ -73,7 +73,13 @@ impl RequestKey {
     #[cfg(feature = "axum")]
     fn requires_match(&self) -> bool {
         let mut parts = self.parts.iter();
-        parts.any(|part| part.is_of_route() && part.is_required())
+        parts.any(|part| part.is_of_route() && matches!(part.absent, Absent::Refused))
+    }
+
+    #[cfg(feature = "axum")]
+    fn has_closure(&self) -> bool {
+        let mut parts = self.parts.iter();
+        parts.any(|part| matches!(part.source, Source::Computed(..)))
     }
 
     /// The key of these values, without a request.
@@ -172,10 +178,10 @@ impl Part {
 
     /// The value of the part, or `None` if there is none.
     fn read<'r>(&'r self, values: &Values<'r>) -> Result<Option<Cow<'r, str>>, KeyError> {
-        match values {
-            Values::Request(request) => self.source.read(request),
-            Values::Given(_) if self.is_constant() => Ok(self.source.constant()),
-            Values::Given(given) => given
+        match (values, &self.source) {
+            (Values::Request(request), source) => source.read(request),
+            (Values::Given(_), Source::Value(_, value)) => Ok(Some(value.into())),
+            (Values::Given(given), _) => given
                 .get(self.label())
                 .map(|value| self.source.check_given(value))
                 .transpose(),
@@ -214,19 +220,19 @@ pub(crate) fn scoped(label: &str, scope: &LockKey, name: &str) -> LockKey {
     let mut key = format!("{label}{NEXT}{scope}{NEXT}key{IS}");
     // An encoded name contains no separator: the text has one reading only.
     push_value(&mut key, name);
-    if key.len() > LockKey::MAX_LEN {
-        hash_key(&mut key, label.len());
-    }
-    LockKey::from_encoded(&key)
+    fitted(key, label)
 }
 
 /// A key with a label of this crate before it; hashed if the whole is too long.
 pub(crate) fn prefixed(label: &str, key: &LockKey) -> LockKey {
-    let mut text = format!("{label}{NEXT}{key}");
-    if text.len() > LockKey::MAX_LEN {
-        hash_key(&mut text, label.len());
+    fitted(format!("{label}{NEXT}{key}"), label)
+}
+
+fn fitted(mut key: String, label: &str) -> LockKey {
+    if key.len() > LockKey::MAX_LEN {
+        hash_key(&mut key, label.len());
     }
-    LockKey::from_encoded(&text)
+    LockKey::from_encoded(&key)
 }
 
 /// The request's target before any nested router stripped its prefix.

@@ -124,6 +124,20 @@ impl<T: DeriveKey + ?Sized> DeriveKey for Arc<T> {
     }
 }
 
+/// The one key of a request, for a layer that cannot do with several: its mistake is then
+/// `several`. `None` if the request passes.
+pub(crate) fn one_key(
+    of: &dyn DeriveKey,
+    parts: &mut Parts,
+    several: &'static str,
+) -> Result<Option<LockKey>, KeyError> {
+    match of.derive(parts)? {
+        Derived::Key(key) => Ok(Some(key)),
+        Derived::Keys(_) => Err(KeyError::misconfigured(several)),
+        Derived::NoLock | Derived::NoRoute => Ok(None),
+    }
+}
+
 /// Whether a route may be there for the request. `false` only in an axum router that has found
 /// none.
 pub(crate) fn may_have_route(parts: &mut Parts) -> bool {

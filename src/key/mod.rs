@@ -101,8 +101,8 @@ mod view;
 pub use all::{AllOf, all_of};
 pub(crate) use assemble::{original_uri, prefixed, scoped};
 pub use builder::RequestKey;
-pub(crate) use derive::may_have_route;
 pub use derive::{DeriveKey, Derived};
+pub(crate) use derive::{may_have_route, one_key};
 pub use error::{KeyError, KeyErrorKind};
 pub(crate) use hash::KeyMap;
 #[cfg(feature = "redis")]

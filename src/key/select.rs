@@ -7,7 +7,10 @@ use std::str::FromStr;
 
 use http::HeaderName;
 
-use super::{RequestKey, RequestView, parts::Source};
+use super::{
+    RequestKey, RequestView,
+    parts::{Source, written},
+};
 
 /// A key that begins with a name, such as the kind of the locked resource.
 ///
@@ -200,7 +203,7 @@ impl RequestKey {
     where
         T: Display + Send + Sync + 'static,
     {
-        self.and(Source::displayed_extension::<T>(not_empty(label)))
+        self.and(Source::extension(not_empty(label), written::<T>))
     }
 
     /// A request [`extension`](Self::extension), as text by a closure: for types without a suitable
@@ -227,7 +230,9 @@ impl RequestKey {
         T: Send + Sync + 'static,
         D: Display,
     {
-        self.and(Source::extension(not_empty(label), text))
+        self.and(Source::extension(not_empty(label), move |value| {
+            written(&text(value))
+        }))
     }
 
     /// Adds a value that is the same for all requests, such as a region. For keys outside of a

@@ -32,20 +32,21 @@ pub struct RequestView<'r> {
 }
 
 impl<'r> RequestView<'r> {
-    #[cfg(feature = "axum")]
-    pub(super) fn new(parts: &'r Parts, route: Option<MatchedRoute>) -> Self {
+    pub(super) fn new(
+        parts: &'r Parts,
+        #[cfg(feature = "axum")] route: Option<MatchedRoute>,
+    ) -> Self {
         Self {
             parts,
-            extensions: RequestExtensions::new(&parts.extensions),
+            extensions: RequestExtensions {
+                extensions: &parts.extensions,
+                lacks_body: Cell::new(false),
+            },
+            #[cfg(feature = "axum")]
             route,
+            #[cfg(feature = "axum")]
             asked: Cell::new(false),
         }
-    }
-
-    #[cfg(not(feature = "axum"))]
-    pub(super) fn new(parts: &'r Parts) -> Self {
-        let extensions = RequestExtensions::new(&parts.extensions);
-        Self { parts, extensions }
     }
 
     /// The path parameter of the matched route, decoded, like axum's `Path`. `None` if the route
@@ -114,14 +115,6 @@ pub struct RequestExtensions<'r> {
 }
 
 impl<'r> RequestExtensions<'r> {
-    fn new(extensions: &'r Extensions) -> Self {
-        let lacks_body = Cell::new(false);
-        Self {
-            extensions,
-            lacks_body,
-        }
-    }
-
     /// The extension of this type.
     pub fn get<T: Send + Sync + 'static>(&self) -> Option<&'r T> {
         let found = self.extensions.get();

@@ -64,7 +64,6 @@ use self::{config::Config, inner::Inner};
 pub(crate) use self::{
     line::{Holding, NoTurn},
     lock::permit,
-    recording::{Late, LateRecord},
     several::Several,
 };
 use crate::{

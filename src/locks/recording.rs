@@ -17,22 +17,12 @@ use smallvec::SmallVec;
 use super::{Locks, inner::Inner, line::Granted};
 use crate::{
     Error, ErrorKind, LockKey, Loss,
+    lease::Lease,
     store::{
         Acquire, Acquired, Answer, End, Ending, Mode, Outcome, Owner, Queueing, Release, Released,
     },
     time::{Instant, timeout_at},
 };
-
-/// The result of a record that was written after its lease was lost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Late {
-    /// The record is in the store.
-    Recorded,
-    /// The store has another record at the key.
-    Superseded,
-    /// Another request holds the key.
-    Held,
-}
 
 impl Locks {
     /// Tells the store that records of these locks must not be lost.
@@ -114,7 +104,7 @@ impl Inner {
 pub(crate) struct LateRecord {
     inner: Arc<Inner>,
     key: LockKey,
-    fingerprint: Bytes,
+    fingerprint: Option<Bytes>,
     content: Bytes,
     retain: Duration,
     /// Owners whose claims may have taken effect.
@@ -124,16 +114,16 @@ pub(crate) struct LateRecord {
 }
 
 impl LateRecord {
-    pub(crate) fn new(
-        locks: &Locks,
-        key: &LockKey,
-        fingerprint: Bytes,
+    /// For the work of this lease.
+    pub(super) fn new(
+        inner: &Arc<Inner>,
+        lost: &Lease,
         (content, retain): (&Bytes, Duration),
     ) -> Self {
         Self {
-            inner: locks.0.clone(),
-            key: key.clone(),
-            fingerprint,
+            inner: inner.clone(),
+            key: lost.key.clone(),
+            fingerprint: lost.fingerprint.clone(),
             content: content.clone(),
             retain,
             in_doubt: SmallVec::new(),
@@ -141,32 +131,30 @@ impl LateRecord {
         }
     }
 
-    /// Tries to write the record. May be called again after an error.
-    pub(crate) async fn write(&mut self, until: Instant) -> Result<Late, Error> {
+    /// Tries to write the record. Returns `false` if another request holds the key, or has left
+    /// another record there. May be called again after an error.
+    pub(crate) async fn write(&mut self, until: Instant) -> Result<bool, Error> {
         let writing = timeout_at(until, self.claim_and_record()).await;
         writing.unwrap_or_else(|| Err(not_in_time()))
     }
 
-    async fn claim_and_record(&mut self) -> Result<Late, Error> {
+    async fn claim_and_record(&mut self) -> Result<bool, Error> {
         // The lease of an earlier claim may be over by now: the next claim tells who has the key.
         if let Some(owner) = self.granted
             && self.record(owner).await?
         {
-            return Ok(Late::Recorded);
+            return Ok(true);
         }
         match self.claim().await? {
-            // The record is already there: an earlier try took effect, and its answer was lost.
-            Acquired::Recorded(found) if found == self.content => return Ok(Late::Recorded),
-            Acquired::Recorded(_) => return Ok(Late::Superseded),
-            Acquired::Held(_) => return Ok(Late::Held),
+            // The record may be there already: an earlier try took effect, and its answer was lost.
+            Acquired::Recorded(found) => return Ok(found == self.content),
+            Acquired::Held(_) => return Ok(false),
             Acquired::Granted(_) => {}
         }
-        if let Some(owner) = self.granted
-            && self.record(owner).await?
-        {
-            return Ok(Late::Recorded);
+        match self.granted {
+            Some(owner) => self.record(owner).await,
+            None => Ok(false),
         }
-        Ok(Late::Held)
     }
 
     /// Puts the record into the place of a claim. Returns whether the claim was still there.
@@ -193,7 +181,7 @@ impl LateRecord {
             block: 1,
             queueing: Queueing::Skip,
             mode: Mode::Exclusive,
-            fingerprint: Some(self.fingerprint.clone()),
+            fingerprint: self.fingerprint.clone(),
             more: Vec::new(),
             ends,
         });

@@ -7,7 +7,7 @@
 //! | is claimed with the same fingerprint | waits for the record, up to its limit; then 409 |
 //! | is claimed with the same fingerprint, at most once, by a process that is dead | the same, and the outcome is unknown |
 //! | is claimed with another fingerprint | 422, with the parts that differ |
-//! | has the record of an equal request | gets the recorded answer ([`Instead::Again`]) |
+//! | has the record of an equal request | gets the recorded answer ([`Begun::Again`]) |
 //! | has the record of another request | 422 |
 //! | has a tombstone | 409 |
 //!
@@ -24,11 +24,11 @@ use super::{
     fingerprint::Fingerprint,
     keep::Claimed,
     recall::recall,
-    record::{Answer, Outcome, Record, Tombstone},
+    record::{Answer, Outcome},
     scope::{self, Counted},
     service::Keyed,
     settings::Settings,
-    settle,
+    settle::abandoned,
 };
 use crate::{
     ErrorKind,
@@ -52,54 +52,32 @@ pub(super) struct First {
     _counted: Counted,
 }
 
-/// The answer to a request that does not run.
-pub(super) enum Instead {
+/// How a request goes on that is not refused.
+pub(super) enum Begun {
+    First(First, Bytes),
+    /// The request was answered before.
     Again(Box<Answer>),
-    Refuse(Rejection),
 }
 
-impl From<Rejection> for Instead {
-    fn from(rejection: Rejection) -> Self {
-        Self::Refuse(rejection)
-    }
+/// The response to a request that was answered before.
+pub(super) fn again<B>(answer: Answer) -> Response<gate::Body<B>> {
+    trace::idempotent(Idempotent::Replayed);
+    let mut response = answer.into_response();
+    let headers = response.headers_mut();
+    headers.insert(REPLAYED, HeaderValue::from_static("true"));
+    response
 }
 
-impl Instead {
-    /// The answer, as the telemetry needs it.
-    fn outcome(&self) -> Idempotent {
-        match self {
-            Self::Again(_) => Idempotent::Replayed,
-            Self::Refuse(rejection) => {
-                // The counts of all reasons are in another metric.
-                let known = [
-                    (Reason::KeyReused, Idempotent::Conflict),
-                    (Reason::InProgress, Idempotent::InProgress),
-                    (Reason::OutcomeUnknown, Idempotent::Unknown),
-                ];
-                let mut known = known.into_iter();
-                let found = known.find(|(reason, _)| *reason == rejection.reason());
-                found.map_or(Idempotent::Failed, |(_, outcome)| outcome)
-            }
-        }
-    }
-
-    /// The response, which is counted.
-    pub(super) fn into_response<B>(
-        self,
-        settings: &Settings,
-        keyed: &Keyed,
-    ) -> Response<gate::Body<B>> {
-        trace::idempotent(self.outcome());
-        match self {
-            Self::Again(answer) => {
-                let mut response = answer.into_response();
-                let headers = response.headers_mut();
-                headers.insert(REPLAYED, HeaderValue::from_static("true"));
-                response
-            }
-            Self::Refuse(rejection) => keyed.refuse(settings, rejection).map(gate::Body::whole),
-        }
-    }
+/// Counts a request that is refused for this reason. The counts of all reasons are in another
+/// metric.
+pub(super) fn count_refusal(reason: Reason) {
+    let known = [
+        (Reason::KeyReused, Idempotent::Conflict),
+        (Reason::InProgress, Idempotent::InProgress),
+        (Reason::OutcomeUnknown, Idempotent::Unknown),
+    ];
+    let found = known.into_iter().find(|(known, _)| *known == reason);
+    trace::idempotent(found.map_or(Idempotent::Failed, |(_, outcome)| outcome));
 }
 
 /// Reads the body and claims the key.
@@ -108,7 +86,7 @@ pub(super) async fn begin<B>(
     keyed: &Keyed,
     parts: &mut Parts,
     body: B,
-) -> Result<(First, Bytes), Instead>
+) -> Result<Begun, Rejection>
 where
     B: Body<Data = Bytes, Error: Into<BoxError>>,
 {
@@ -125,7 +103,8 @@ where
     let guard = match claiming.await {
         Ok(guard) => guard,
         Err(no_turn) => {
-            return Err(Box::pin(without_turn(no_turn, settings, keyed, fingerprint)).await);
+            let answering = Box::pin(without_turn(no_turn, settings, keyed, fingerprint));
+            return answering.await.map(Begun::Again);
         }
     };
     let claim = keyed.claim(fingerprint, guard.token());
@@ -143,11 +122,11 @@ where
         && let Some(answer) = recall(settings, claim.clone()).await?
     {
         Box::pin(first.recalled(&answer)).await;
-        return Err(Instead::Again(answer));
+        return Ok(Begun::Again(answer));
     }
     trace::idempotent(Idempotent::First);
     parts.extensions.insert(claim);
-    Ok((first, body))
+    Ok(Begun::First(first, body))
 }
 
 /// The answer to a request that has not claimed its key.
@@ -156,7 +135,7 @@ async fn without_turn(
     settings: &Settings,
     keyed: &Keyed,
     fingerprint: Fingerprint,
-) -> Instead {
+) -> Result<Box<Answer>, Rejection> {
     let in_progress = Rejection::new(
         Reason::InProgress,
         "a request with this Idempotency-Key is under way",
@@ -165,15 +144,15 @@ async fn without_turn(
     let mut refusal = match no_turn {
         NoTurn::OtherFingerprint(theirs) => match Fingerprint::of_claim(&theirs) {
             // The same request, by a layer with other settings.
-            Some((theirs, silence)) if theirs == fingerprint => {
-                may_be_abandoned = silence.is_some();
+            Some((theirs, alive)) if theirs == fingerprint => {
+                may_be_abandoned = alive.is_some();
                 in_progress
             }
             Some((theirs, _)) => key_reused(theirs, fingerprint),
             None => key_reused(fingerprint, fingerprint),
         },
         NoTurn::Recorded(record) => match recorded(record, fingerprint) {
-            Ok(answer) => return Instead::Again(answer),
+            Ok(answer) => return Ok(answer),
             Err(refusal) => refusal,
         },
         NoTurn::Failed(error) if error.kind() == ErrorKind::Held => {
@@ -182,31 +161,27 @@ async fn without_turn(
         }
         NoTurn::Failed(error) => Rejection::from_error(error, settings.retry_after),
     };
-    let mut abandoned = None;
+    let mut dead = None;
     if may_be_abandoned {
-        abandoned = abandoned_by(settings, keyed).await;
+        dead = abandoned_by(settings, keyed).await;
     }
-    if abandoned.is_some() {
+    if dead.is_some() {
         refusal = Rejection::new(
             Reason::OutcomeUnknown,
             "a request with this Idempotency-Key was begun by a process that has died, and its outcome is not known",
         );
     }
     if !refusal.reason().was_begun_before() {
-        return refusal.into();
+        return Err(refusal);
     }
-    match recall(settings, keyed.claim(fingerprint, 0)).await {
-        Ok(Some(answer)) => {
-            if let Some(owner) = abandoned {
-                let record = settings.record_of(&answer, fingerprint);
-                // The next duplicate asks again, if the record does not arrive.
-                let _ = settings.locks.record_for(&keyed.key, owner, record).await;
-            }
-            Instead::Again(answer)
-        }
-        Ok(None) => refusal.into(),
-        Err(rejection) => rejection.into(),
+    let recalled = recall(settings, keyed.claim(fingerprint, 0)).await?;
+    let answer = recalled.ok_or(refusal)?;
+    if let Some(owner) = dead {
+        let record = settings.record_of(&answer, fingerprint);
+        // The next duplicate asks again, if the record does not arrive.
+        let _ = settings.locks.record_for(&keyed.key, owner, record).await;
     }
+    Ok(answer)
 }
 
 /// Counts the request, whose body was read, among the requests of the scope that are under way in
@@ -221,18 +196,18 @@ fn enter(settings: &Settings, keyed: &Keyed) -> Result<Counted, Rejection> {
 
 /// The answer to a request whose key has a record.
 fn recorded(record: Bytes, fingerprint: Fingerprint) -> Result<Box<Answer>, Rejection> {
-    let record =
-        Record::decode(record).map_err(|why| Rejection::new(Reason::RecordUnreadable, why))?;
-    if record.fingerprint != fingerprint {
-        return Err(key_reused(record.fingerprint, fingerprint));
+    let record = Outcome::decode(record);
+    let (theirs, outcome) = record.map_err(|why| Rejection::new(Reason::RecordUnreadable, why))?;
+    if theirs != fingerprint {
+        return Err(key_reused(theirs, fingerprint));
     }
-    let (reason, detail) = match record.outcome {
+    let (reason, detail) = match outcome {
         Outcome::Answer(answer) => return Ok(answer),
-        Outcome::Tombstone(Tombstone::NotKept) => (
+        Outcome::NotKept => (
             Reason::AnswerNotKept,
             "a request with this Idempotency-Key was completed, and its answer could not be kept",
         ),
-        Outcome::Tombstone(Tombstone::Unknown) => (
+        Outcome::Unknown => (
             Reason::OutcomeUnknown,
             "a request with this Idempotency-Key was begun, and its outcome is not known",
         ),
@@ -258,6 +233,5 @@ pub(super) fn key_reused(theirs: Fingerprint, ours: Fingerprint) -> Rejection {
 /// The owner of the key, if it is held for a request that a dead process has begun.
 async fn abandoned_by(settings: &Settings, keyed: &Keyed) -> Option<Owner> {
     let seen = settings.locks.inspect(keyed.key.clone()).await.ok()?;
-    let holder = seen.holder().filter(|holder| settle::is_abandoned(holder));
-    holder.map(|holder| holder.owner)
+    seen.holder().and_then(abandoned).map(|(owner, _)| owner)
 }

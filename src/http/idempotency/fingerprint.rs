@@ -12,7 +12,7 @@
 //! ```text
 //! digest      32 bytes, of all parts: SHA-256
 //! tags        4 bytes of a short hash of each part, which name the parts that differ
-//! silence     8 bytes, in the lease of a request that runs at most once: see `Silence`
+//! alive       8 bytes, in the lease of a request that runs at most once: see `to_claim`
 //! ```
 
 use std::time::Duration;
@@ -68,22 +68,31 @@ impl Fingerprint {
         &self.0
     }
 
-    /// The fingerprint of a lease.
-    pub(super) fn to_claim(self, silence: Option<Silence>) -> Bytes {
-        let silence = silence.map(Silence::to_bytes);
-        [&self.0[..], silence.as_ref().map_or(&[], |it| &it[..])]
-            .concat()
-            .into()
+    /// The fingerprint of a lease. `alive`: the remaining time below which the request of the lease
+    /// counts as abandoned.
+    ///
+    /// A request that runs at most once has a lease of a day, say, which its process extends to a
+    /// full day every few seconds. If less than a day without those seconds is left, the process
+    /// has not done that for so long that an ordinary lease would be over.
+    pub(super) fn to_claim(self, alive: Option<Duration>) -> Bytes {
+        let mut claim = self.0.to_vec();
+        if let Some(alive) = alive {
+            let millis = u64::try_from(alive.as_millis()).unwrap_or(u64::MAX);
+            claim.extend(millis.to_be_bytes());
+        }
+        claim.into()
     }
 
     /// Reads the fingerprint of a lease.
-    pub(super) fn of_claim(claim: &[u8]) -> Option<(Self, Option<Silence>)> {
-        let (fingerprint, silence) = claim.split_at_checked(Self::LEN)?;
-        let silence = match silence {
+    pub(super) fn of_claim(claim: &[u8]) -> Option<(Self, Option<Duration>)> {
+        let (fingerprint, alive) = claim.split_at_checked(Self::LEN)?;
+        let alive = match alive {
             [] => None,
-            bytes => Some(Silence::from_bytes(bytes)?),
+            millis => Some(Duration::from_millis(u64::from_be_bytes(
+                millis.try_into().ok()?,
+            ))),
         };
-        Some((Self::from_bytes(fingerprint)?, silence))
+        Some((Self::from_bytes(fingerprint)?, alive))
     }
 
     /// The names of the parts in which two requests differ. Empty if only the program knows, or a
@@ -95,36 +104,6 @@ impl Fingerprint {
         tags.filter(|((one, other), _)| one != other)
             .map(|(_, part)| part)
             .collect()
-    }
-}
-
-/// The remaining time of a lease at which its request counts as abandoned.
-///
-/// A request that runs at most once has a lease of a day, say, which its process extends to a full
-/// day every few seconds. If less than a day without those seconds is left, the process has not
-/// done that for so long that an ordinary lease would be over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Silence(Duration);
-
-impl Silence {
-    /// For claims of the length `claim`, of a process whose leases usually have the length `lease`.
-    pub(super) fn new(claim: Duration, lease: Duration) -> Self {
-        Self(claim.saturating_sub(lease))
-    }
-
-    /// Whether a lease with so much time left is abandoned.
-    pub(super) fn is_over(self, remaining: Duration) -> bool {
-        remaining < self.0
-    }
-
-    fn to_bytes(self) -> [u8; 8] {
-        let millis = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
-        millis.to_be_bytes()
-    }
-
-    fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let millis = u64::from_be_bytes(bytes.try_into().ok()?);
-        Some(Self(Duration::from_millis(millis)))
     }
 }
 
@@ -318,17 +297,13 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_tells_when_it_counts_as_abandoned() {
-        let (fingerprint, second) = (of("POST", "/a", None, "b"), Duration::from_secs(1));
-        let silence = Silence::new(100 * second, 30 * second);
-        assert!(!silence.is_over(70 * second) && silence.is_over(69 * second));
-        for silence in [None, Some(silence)] {
-            let claim = fingerprint.to_claim(silence);
-            assert_eq!(Fingerprint::of_claim(&claim), Some((fingerprint, silence)));
+    fn a_claim_survives_its_bytes() {
+        let fingerprint = of("POST", "/a", None, "b");
+        for alive in [None, Some(Duration::from_secs(70))] {
+            let claim = fingerprint.to_claim(alive);
+            assert_eq!(Fingerprint::of_claim(&claim), Some((fingerprint, alive)));
             assert_eq!(Fingerprint::of_claim(&claim[1..]), None);
         }
-        // A claim that is no longer than a lease ends by itself.
-        assert!(!Silence::new(second, 30 * second).is_over(Duration::ZERO));
     }
 
     #[test]

@@ -13,10 +13,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{fingerprint::Fingerprint, record::Record};
+use super::{fingerprint::Fingerprint, record::Outcome};
 use crate::{
-    Error, ErrorKind, LockGuard, LockKey, Locks,
-    locks::{Late, LateRecord},
+    Error, ErrorKind, LockGuard,
     store::Released,
     time::{Instant, later, now, sleep_until},
     trace::{self, KeepResult},
@@ -35,17 +34,6 @@ pub(crate) enum Kept {
     No,
     /// The store does not answer.
     Unknown,
-}
-
-/// A record to be stored, and its key.
-pub(crate) struct Keeping {
-    pub(crate) locks: Locks,
-    pub(crate) key: LockKey,
-    pub(crate) fingerprint: Bytes,
-    pub(crate) record: Bytes,
-    pub(crate) retain: Duration,
-    /// How long to retry.
-    pub(crate) within: Duration,
 }
 
 /// The guard of a request until the store has confirmed the record of its outcome.
@@ -92,82 +80,78 @@ impl Drop for Claimed {
         };
         match &self.state {
             State::NotBegun => {}
-            State::Begun(fingerprint) => guard.abandon(&Record::unknown(*fingerprint).encode()),
+            State::Begun(fingerprint) => guard.abandon(&Outcome::Unknown.encode(*fingerprint)),
             State::Ended(record) => guard.abandon(record),
         }
     }
 }
 
-impl Keeping {
-    /// Ends the turn with the record. If the turn was lost, claims the key again for the record.
-    pub(crate) async fn keep(&self, guard: LockGuard) -> Kept {
-        let kept = self.store(guard).await;
-        trace::kept(match kept {
-            Kept::Yes => KeepResult::Kept,
-            Kept::Superseded => KeepResult::Superseded,
-            Kept::No => KeepResult::Refused,
-            Kept::Unknown => KeepResult::Unknown,
-        });
-        kept
-    }
+/// Ends a turn with a record: its bytes, and how long they are retained. If the turn was lost, claims
+/// the key again for the record. Tries again for `within` while the store does not answer.
+pub(crate) async fn keep(guard: LockGuard, record: (&Bytes, Duration), within: Duration) -> Kept {
+    let kept = store(guard, record, later(now(), within)).await;
+    trace::kept(match kept {
+        Kept::Yes => KeepResult::Kept,
+        Kept::Superseded => KeepResult::Superseded,
+        Kept::No => KeepResult::Refused,
+        Kept::Unknown => KeepResult::Unknown,
+    });
+    kept
+}
 
-    async fn store(&self, guard: LockGuard) -> Kept {
-        let until = later(now(), self.within);
-        let mut claimed = Claimed {
-            guard: Some(guard),
-            state: State::Ended(self.record.clone()),
-        };
-        loop {
-            let recording = claimed.guard().record((&self.record, self.retain), until);
-            let error = match recording.await {
-                Ok(Released::Freed) => {
-                    drop(claimed.take());
-                    return Kept::Yes;
-                }
-                Ok(Released::NotOurs | Released::NotYet) => break,
-                Err(error) => error,
-            };
-            if let Some(kept) = self.gives_up(&error, until) {
-                return kept;
+async fn store(guard: LockGuard, record: (&Bytes, Duration), until: Instant) -> Kept {
+    let mut claimed = Claimed {
+        guard: Some(guard),
+        state: State::Ended(record.0.clone()),
+    };
+    loop {
+        let error = match claimed.guard().record(record, until).await {
+            Ok(Released::Freed) => {
+                drop(claimed.take());
+                return Kept::Yes;
             }
-            sleep_until(later(now(), PAUSE)).await;
-        }
-        // Local requests with the same key wait on until the record is there.
-        let _lost = claimed.take();
-        // In a box: few requests come here, and all would carry the room for it.
-        Box::pin(self.keep_late(until)).await
-    }
-
-    async fn keep_late(&self, until: Instant) -> Kept {
-        let record = (&self.record, self.retain);
-        let mut late = LateRecord::new(&self.locks, &self.key, self.fingerprint.clone(), record);
-        loop {
-            let error = match late.write(until).await {
-                Ok(Late::Recorded) => return Kept::Yes,
-                Ok(Late::Superseded | Late::Held) => return Kept::Superseded,
-                Err(error) => error,
-            };
-            if let Some(kept) = self.gives_up(&error, until) {
-                return kept;
-            }
-            sleep_until(later(now(), PAUSE)).await;
-        }
-    }
-
-    fn gives_up(&self, error: &Error, until: Instant) -> Option<Kept> {
-        let kept = match error.kind() {
-            ErrorKind::Unreachable if now() < until => return None,
-            ErrorKind::Unreachable => Kept::Unknown,
-            ErrorKind::InvalidKey
-            | ErrorKind::InvalidConfig
-            | ErrorKind::Held
-            | ErrorKind::LineFull
-            | ErrorKind::TooManyKeys
-            | ErrorKind::Lost
-            | ErrorKind::Closed
-            | ErrorKind::Foreign => Kept::No,
+            Ok(Released::NotOurs | Released::NotYet) => break,
+            Err(error) => error,
         };
-        trace::not_kept(error);
-        Some(kept)
+        if let Some(kept) = gives_up(&error, until) {
+            return kept;
+        }
+        sleep_until(later(now(), PAUSE)).await;
     }
+    // Local requests with the same key wait on until the record is there.
+    let lost = claimed.take();
+    // In a box: few requests come here, and all would carry the room for it.
+    Box::pin(store_late(lost, record, until)).await
+}
+
+async fn store_late(lost: LockGuard, record: (&Bytes, Duration), until: Instant) -> Kept {
+    let mut late = lost.late_record(record);
+    loop {
+        let error = match late.write(until).await {
+            Ok(true) => return Kept::Yes,
+            Ok(false) => return Kept::Superseded,
+            Err(error) => error,
+        };
+        if let Some(kept) = gives_up(&error, until) {
+            return kept;
+        }
+        sleep_until(later(now(), PAUSE)).await;
+    }
+}
+
+fn gives_up(error: &Error, until: Instant) -> Option<Kept> {
+    let kept = match error.kind() {
+        ErrorKind::Unreachable if now() < until => return None,
+        ErrorKind::Unreachable => Kept::Unknown,
+        ErrorKind::InvalidKey
+        | ErrorKind::InvalidConfig
+        | ErrorKind::Held
+        | ErrorKind::LineFull
+        | ErrorKind::TooManyKeys
+        | ErrorKind::Lost
+        | ErrorKind::Closed
+        | ErrorKind::Foreign => Kept::No,
+    };
+    trace::not_kept(error);
+    Some(kept)
 }

@@ -10,7 +10,7 @@ use tower_layer::Layer;
 use super::{
     Claim, Idempotency, Recalled,
     header::Source,
-    policy::{Answered, ErrorPolicy, Keep},
+    policy::{Answered, Keep, on_error},
     settings::Settings,
 };
 use crate::{
@@ -487,7 +487,7 @@ impl<M> IdempotencyLayer<M> {
         self,
         policy: impl Fn(&E) -> Keep + Send + Sync + 'static,
     ) -> Self {
-        self.set(|settings| settings.keep_errors.push(ErrorPolicy::new(policy)))
+        self.set(|settings| settings.keep_errors.push(on_error(policy)))
     }
 
     /// Asks the program's own database for the answer of a request that may have been done: before
@@ -553,6 +553,10 @@ impl<S, M> Layer<S> for IdempotencyLayer<M> {
     type Service = Idempotency<S, M>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Idempotency::new(inner, self.settings.clone())
+        Idempotency {
+            inner,
+            settings: self.settings.clone(),
+            body: PhantomData,
+        }
     }
 }

@@ -50,14 +50,14 @@ mod settle;
 mod extract;
 
 #[cfg(feature = "admin")]
-pub(crate) use settle::is_abandoned;
+pub(crate) use settle::abandoned;
 
 // The machinery of records, which single flights share.
 pub(crate) use {
     fingerprint::Fingerprint,
-    keep::Keeping,
-    read::{Response as ReadResponse, response as read_response},
-    record::{Answer, Outcome, Record, Tombstone},
+    keep::keep,
+    read::read_response,
+    record::{Answer, Outcome},
     run::is_endless,
 };
 

@@ -12,8 +12,8 @@ use bytes::Bytes;
 
 use super::{
     fingerprint::Fingerprint,
-    keep::{Keeping, Kept},
-    record::{Outcome, Record, Tombstone},
+    keep::{Kept, keep},
+    record::Outcome,
 };
 use crate::{
     Error, ErrorKind, LockGuard, LockKey, Locks, key,
@@ -227,10 +227,8 @@ impl Locks {
         self.expect_records();
         let key = key::prefixed(LABEL, &key);
         let fingerprint = Bytes::from_static(b"once");
-        let guard = match self
-            .claim(&key, fingerprint.clone(), wait, Holding::default())
-            .await
-        {
+        let claiming = self.claim(&key, fingerprint, wait, Holding::default());
+        let guard = match claiming.await {
             Ok(guard) => guard,
             Err(NoTurn::Recorded(record)) => {
                 trace::idempotent(Idempotent::Replayed);
@@ -252,26 +250,15 @@ impl Locks {
         let bytes = catch_unwind(AssertUnwindSafe(|| value.to_bytes()));
         let outcome = match &bytes {
             Ok(Ok(bytes)) => Outcome::Value(bytes.clone()),
-            Ok(Err(_)) | Err(_) => Outcome::Tombstone(Tombstone::NotKept),
+            Ok(Err(_)) | Err(_) => Outcome::NotKept,
         };
-        let record = Record {
-            fingerprint: Fingerprint::NONE,
-            outcome,
-        };
-        let keeping = Keeping {
-            locks: self.clone(),
-            key,
-            fingerprint,
-            record: record.encode(),
-            retain,
-            within: STORE_WITHIN,
-        };
+        let record = outcome.encode(Fingerprint::NONE);
         // A separate task: the work is done, and must not be done again although the caller goes
         // away now.
         let busy = self.busy();
         let kept = trace::spawn(async move {
             let _busy = busy;
-            keeping.keep(guard).await
+            keep(guard, (&record, retain), STORE_WITHIN).await
         });
         // The task does not panic: an error means that the runtime has ended.
         let kept = kept.await.unwrap_or(Kept::Unknown);
@@ -294,13 +281,14 @@ impl Locks {
 
 /// The result in a record, as the value of a replay.
 fn recorded<T: Recordable, E>(record: Bytes) -> Result<Once<T>, RunOnceError<E>> {
-    let outcome = Record::decode(record).map(|record| record.outcome);
-    let Ok(Outcome::Value(bytes)) = outcome else {
-        let why = outcome
-            .err()
-            .unwrap_or("the record is not the result of some work");
-        return Err(RunOnceError::Unreadable(why.into()));
+    let bytes = match Outcome::decode(record) {
+        Ok((_, Outcome::Value(bytes))) => Ok(bytes),
+        Ok((_, Outcome::Answer(_) | Outcome::NotKept | Outcome::Unknown)) => {
+            Err("the record is not the result of some work")
+        }
+        Err(why) => Err(why),
     };
+    let bytes = bytes.map_err(|why| RunOnceError::Unreadable(why.into()))?;
     let value = T::from_bytes(bytes).map_err(|error| RunOnceError::Unreadable(error.into()))?;
     Ok(Once {
         value,

@@ -244,26 +244,18 @@ impl Answered<'_> {
 
 const GRPC_STATUS: &str = "grpc-status";
 
-/// A policy over the errors of one type that the inner service's `call` returns.
-#[derive(Debug, Clone)]
-pub(super) struct ErrorPolicy(Opaque<DecideOnError>);
+/// The decision about an error that the inner service's `call` returns; `None` if the policy is for
+/// errors of another type.
+pub(super) type DecideOnError = Opaque<dyn Fn(&dyn Any) -> Option<Keep> + Send + Sync>;
 
-type DecideOnError = dyn Fn(&dyn Any) -> Option<Keep> + Send + Sync;
-
-impl ErrorPolicy {
-    pub(super) fn new<E: StdError + 'static>(
-        policy: impl Fn(&E) -> Keep + Send + Sync + 'static,
-    ) -> Self {
-        Self(Opaque(Arc::new(move |error| {
-            let boxed = error.downcast_ref::<Box<dyn StdError + Send + Sync>>();
-            let error = error.downcast_ref().or_else(|| boxed?.downcast_ref());
-            error.map(&policy)
-        })))
-    }
-
-    /// The decision about an error; `None` if it has another type. The causes of an error do not
-    /// count: a handler that has acted returns errors, too, and they may have any cause.
-    pub(super) fn decide(&self, error: &dyn Any) -> Option<Keep> {
-        (self.0)(error)
-    }
+/// A policy over the errors of one type. The causes of an error do not count: a handler that has
+/// acted returns errors, too, and they may have any cause.
+pub(super) fn on_error<E: StdError + 'static>(
+    policy: impl Fn(&E) -> Keep + Send + Sync + 'static,
+) -> DecideOnError {
+    Opaque(Arc::new(move |error| {
+        let boxed = error.downcast_ref::<Box<dyn StdError + Send + Sync>>();
+        let error = error.downcast_ref().or_else(|| boxed?.downcast_ref());
+        error.map(&policy)
+    }))
 }

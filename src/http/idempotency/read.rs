@@ -1,11 +1,12 @@
 //! Reading a response's body, up to a limit: before the response goes out, so that the record is in
 //! the store when the client has the answer.
 
-use std::{future::poll_fn, pin::Pin, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
-use http_body::{Body, Frame};
+use http_body::Body;
+use http_body_util::BodyExt;
 
 use crate::{
     http::gate::{self, BoxError, Rest},
@@ -13,46 +14,34 @@ use crate::{
     time::{later, now, timeout_at},
 };
 
-/// The outcome of reading a response's body.
-pub(crate) enum Response<B> {
-    /// The whole body.
-    Whole {
-        data: Bytes,
-        trailers: Option<HeaderMap>,
-    },
-    /// The body cannot be kept. The read part and the rest go out.
-    NotKept(gate::Body<B>, WhyNot),
-}
+// Why a body cannot be kept, for the log, with the setting to change.
+const TOO_LARGE: &str =
+    "the response is larger than what is kept; raise `IdempotencyLayer::max_response`";
+const TOO_SLOW: &str = "the response did not end in time; raise `IdempotencyLayer::read_within`, or take a streaming route out of the layer's scope";
+const BROKE_OFF: &str = "the response broke off while it was read";
 
-/// Why a response's body cannot be kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WhyNot {
-    TooLarge,
-    /// The body did not end in time.
-    TooSlow,
-    BrokeOff,
-}
-
-/// Reads a response's body, up to a limit and within a time.
-pub(crate) async fn response<B>(body: B, limit: usize, within: Duration) -> Response<B>
+/// Reads a response's body with its trailers, up to a limit and within a time. Of a body that cannot
+/// be kept, the read part and the rest come back, with the reason.
+pub(crate) async fn read_response<B>(
+    body: B,
+    limit: usize,
+    within: Duration,
+) -> Result<(Bytes, Option<HeaderMap>), (gate::Body<B>, &'static str)>
 where
     B: Body<Data = Bytes, Error: Into<BoxError>>,
 {
     if body.size_hint().lower() > limit as u64 {
-        return Response::NotKept(gate::Body::inner(body), WhyNot::TooLarge);
+        return Err((gate::Body::inner(body), TOO_LARGE));
     }
     let until = later(now(), within);
     let mut body = Box::pin(body);
     let mut read = Joined::new(&body.size_hint(), limit);
     let mut trailers: Option<HeaderMap> = None;
     let (rest, why) = loop {
-        let frame = match timeout_at(until, next(body.as_mut())).await {
-            None => break (Rest::Boxed(body), WhyNot::TooSlow),
-            Some(None) => {
-                let data = read.into_bytes();
-                return Response::Whole { data, trailers };
-            }
-            Some(Some(Err(error))) => break (Rest::Error(Some(error.into())), WhyNot::BrokeOff),
+        let frame = match timeout_at(until, body.frame()).await {
+            None => break (Rest::Boxed(body), TOO_SLOW),
+            Some(None) => return Ok((read.into_bytes(), trailers)),
+            Some(Some(Err(error))) => break (Rest::Error(Some(error.into())), BROKE_OFF),
             Some(Some(Ok(frame))) => frame,
         };
         match frame.into_data() {
@@ -63,13 +52,9 @@ where
             }
         }
         if read.len() > limit {
-            break (Rest::Boxed(body), WhyNot::TooLarge);
+            break (Rest::Boxed(body), TOO_LARGE);
         }
     };
     let body = gate::Body::read(read.into_bytes(), trailers, rest);
-    Response::NotKept(body, why)
-}
-
-async fn next<B: Body>(mut body: Pin<&mut B>) -> Option<Result<Frame<B::Data>, B::Error>> {
-    poll_fn(|cx| body.as_mut().poll_frame(cx)).await
+    Err((body, why))
 }

@@ -34,30 +34,17 @@ use crate::{
 
 const VERSION: u8 = 3;
 
-/// The outcome of a request, with the request's fingerprint.
-#[derive(Debug, Clone)]
-pub(crate) struct Record {
-    pub(crate) fingerprint: Fingerprint,
-    pub(crate) outcome: Outcome,
-}
-
+/// The outcome of a request. Its record has the fingerprint of the request, too.
 #[derive(Debug, Clone)]
 pub(crate) enum Outcome {
     /// The request was answered like this.
     Answer(Box<Answer>),
-    /// The request was begun, and there is no answer to give.
-    Tombstone(Tombstone),
+    /// A tombstone: the request was answered, and the answer could not be kept.
+    NotKept,
+    /// A tombstone: the request was begun, and its outcome is not known.
+    Unknown,
     /// The result of [`run_once`](crate::Locks::run_once).
     Value(Bytes),
-}
-
-/// Why there is no answer to a request that was begun.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Tombstone {
-    /// The request was answered, and the answer could not be kept.
-    NotKept,
-    /// The outcome is not known.
-    Unknown,
 }
 
 /// A response that can be replayed.
@@ -71,32 +58,23 @@ pub(crate) struct Answer {
     pub(crate) rejection: Option<Rejection>,
 }
 
-impl Record {
-    /// The record of a request that was begun, and whose outcome is not known.
-    pub(crate) fn unknown(fingerprint: Fingerprint) -> Self {
-        let outcome = Outcome::Tombstone(Tombstone::Unknown);
-        Self {
-            fingerprint,
-            outcome,
-        }
-    }
-
-    /// Writes the record.
-    pub(crate) fn encode(&self) -> Bytes {
+impl Outcome {
+    /// Writes the record of the request with this fingerprint.
+    pub(crate) fn encode(&self, of: Fingerprint) -> Bytes {
         let mut bytes = BytesMut::with_capacity(self.len());
         bytes.put_u8(VERSION);
-        bytes.put_u8(match &self.outcome {
-            Outcome::Answer(answer) if answer.rejection.is_some() => b'R',
-            Outcome::Answer(_) => b'A',
-            Outcome::Tombstone(_) => b'T',
-            Outcome::Value(_) => b'V',
+        bytes.put_u8(match self {
+            Self::Answer(answer) if answer.rejection.is_some() => b'R',
+            Self::Answer(_) => b'A',
+            Self::NotKept | Self::Unknown => b'T',
+            Self::Value(_) => b'V',
         });
-        bytes.put_slice(self.fingerprint.as_bytes());
-        match &self.outcome {
-            Outcome::Answer(answer) => answer.encode(&mut bytes),
-            Outcome::Tombstone(Tombstone::NotKept) => bytes.put_u8(b'N'),
-            Outcome::Tombstone(Tombstone::Unknown) => bytes.put_u8(b'U'),
-            Outcome::Value(value) => bytes.put_slice(value),
+        bytes.put_slice(of.as_bytes());
+        match self {
+            Self::Answer(answer) => answer.encode(&mut bytes),
+            Self::NotKept => bytes.put_u8(b'N'),
+            Self::Unknown => bytes.put_u8(b'U'),
+            Self::Value(value) => bytes.put_slice(value),
         }
         bytes.freeze()
     }
@@ -104,8 +82,8 @@ impl Record {
     /// The length of the encoded record, which is allocated at once. Refusals, which are rare, are
     /// left out.
     fn len(&self) -> usize {
-        let content = match &self.outcome {
-            Outcome::Answer(answer) => {
+        let content = match self {
+            Self::Answer(answer) => {
                 let headers = answer
                     .headers
                     .iter()
@@ -113,8 +91,8 @@ impl Record {
                 let headers = headers.map(|(name, value)| 6 + name.as_str().len() + value.len());
                 6 + headers.sum::<usize>() + answer.body.len()
             }
-            Outcome::Tombstone(_) => 1,
-            Outcome::Value(value) => value.len(),
+            Self::NotKept | Self::Unknown => 1,
+            Self::Value(value) => value.len(),
         };
         2 + Fingerprint::LEN + content
     }
@@ -122,17 +100,18 @@ impl Record {
     /// A word for operators: what the record says of its request.
     #[cfg(feature = "admin")]
     pub(crate) fn kind(bytes: &Bytes) -> &'static str {
-        match Self::decode(bytes.clone()).map(|record| record.outcome) {
-            Ok(Outcome::Answer(_)) => "answer",
-            Ok(Outcome::Value(_)) => "value",
-            Ok(Outcome::Tombstone(Tombstone::NotKept)) => "not_kept",
-            Ok(Outcome::Tombstone(Tombstone::Unknown)) => "unknown",
+        match Self::decode(bytes.clone()).map(|(_, outcome)| outcome) {
+            Ok(Self::Answer(_)) => "answer",
+            Ok(Self::Value(_)) => "value",
+            Ok(Self::NotKept) => "not_kept",
+            Ok(Self::Unknown) => "unknown",
             Err(_) => "unreadable",
         }
     }
 
-    /// Reads a record. The error is a sentence for the client, who gets 500.
-    pub(crate) fn decode(mut bytes: Bytes) -> Result<Self, &'static str> {
+    /// Reads a record: the fingerprint of the request, and its outcome. The error is a sentence for
+    /// the client, who gets 500.
+    pub(crate) fn decode(mut bytes: Bytes) -> Result<(Fingerprint, Self), &'static str> {
         match bytes.try_get_u8() {
             Ok(VERSION) => {}
             Ok(_) => return Err("the kept answer was written by another version"),
@@ -142,24 +121,17 @@ impl Record {
         let fingerprint = take(&mut bytes, Fingerprint::LEN)?;
         let fingerprint = Fingerprint::from_bytes(&fingerprint).ok_or(DAMAGED)?;
         let outcome = match kind {
-            b'A' => Outcome::Answer(Box::new(Answer::decode(bytes)?)),
+            b'A' => Self::Answer(Box::new(Answer::decode(bytes, None)?)),
             b'R' => {
                 let rejection = Rejection::decode(&mut bytes).ok_or(DAMAGED)?;
-                let answer = Answer::decode(bytes)?;
-                Outcome::Answer(Box::new(Answer {
-                    rejection: Some(rejection),
-                    ..answer
-                }))
+                Self::Answer(Box::new(Answer::decode(bytes, Some(rejection))?))
             }
-            b'T' if *bytes == *b"N" => Outcome::Tombstone(Tombstone::NotKept),
-            b'T' if *bytes == *b"U" => Outcome::Tombstone(Tombstone::Unknown),
-            b'V' => Outcome::Value(bytes),
+            b'T' if *bytes == *b"N" => Self::NotKept,
+            b'T' if *bytes == *b"U" => Self::Unknown,
+            b'V' => Self::Value(bytes),
             _ => return Err(DAMAGED),
         };
-        Ok(Self {
-            fingerprint,
-            outcome,
-        })
+        Ok((fingerprint, outcome))
     }
 }
 
@@ -212,7 +184,7 @@ impl Answer {
         bytes.put_slice(&self.body);
     }
 
-    fn decode(mut bytes: Bytes) -> Result<Self, &'static str> {
+    fn decode(mut bytes: Bytes, rejection: Option<Rejection>) -> Result<Self, &'static str> {
         let status = bytes.try_get_u16().map_err(|_| DAMAGED)?;
         let status = StatusCode::from_u16(status).map_err(|_| DAMAGED)?;
         // No server sends an informational status as an answer.
@@ -230,7 +202,7 @@ impl Answer {
             headers,
             trailers,
             body: bytes,
-            rejection: None,
+            rejection,
         })
     }
 }
@@ -277,67 +249,60 @@ fn take(bytes: &mut Bytes, len: usize) -> Result<Bytes, &'static str> {
 mod tests {
     use super::*;
 
-    fn record() -> Record {
+    const OF: Fingerprint = Fingerprint::ONES;
+
+    fn outcome() -> Outcome {
         let mut headers = HeaderMap::new();
         headers.append("location", HeaderValue::from_static("/payments/1"));
         headers.append("x-twice", HeaderValue::from_static("1"));
         headers.append("x-twice", HeaderValue::from_bytes(b"\xfc").unwrap());
-        Record {
-            fingerprint: Fingerprint::from_bytes(&[7; Fingerprint::LEN]).unwrap(),
-            outcome: Outcome::Answer(Box::new(Answer {
-                status: StatusCode::CREATED,
-                headers,
-                trailers: Some(HeaderMap::from_iter([(
-                    HeaderName::from_static("grpc-status"),
-                    HeaderValue::from_static("0"),
-                )])),
-                body: Bytes::from_static(b"\0body"),
-                rejection: None,
-            })),
-        }
+        Outcome::Answer(Box::new(Answer {
+            status: StatusCode::CREATED,
+            headers,
+            trailers: Some(HeaderMap::from_iter([(
+                HeaderName::from_static("grpc-status"),
+                HeaderValue::from_static("0"),
+            )])),
+            body: Bytes::from_static(b"\0body"),
+            rejection: None,
+        }))
     }
 
     #[test]
     fn an_answer_survives_its_bytes() {
-        let before = record();
-        let after = Record::decode(before.encode()).unwrap();
+        let before = outcome();
+        let (of, after) = Outcome::decode(before.encode(OF)).unwrap();
+        assert_eq!(of, OF);
         assert_eq!(format!("{after:?}"), format!("{before:?}"));
     }
 
     #[test]
     fn damage_is_an_error_wherever_it_is() {
-        let whole = record().encode();
+        let whole = outcome().encode(OF);
         let header_end = whole.len() - b"\0body".len();
         for cut in 0..header_end {
-            assert!(Record::decode(whole.slice(..cut)).is_err(), "cut at {cut}");
+            assert!(Outcome::decode(whole.slice(..cut)).is_err(), "cut at {cut}");
         }
         for at in 0..whole.len() {
             for flip in [0xff, 0x01, 0x80] {
                 let mut damaged = whole.to_vec();
                 damaged[at] ^= flip;
-                let _ = Record::decode(damaged.into()); // must not panic
+                let _ = Outcome::decode(damaged.into()); // must not panic
             }
         }
         let mut newer = whole.to_vec();
         newer[0] = VERSION + 1;
         assert_eq!(
-            Record::decode(newer.into()).unwrap_err(),
+            Outcome::decode(newer.into()).unwrap_err(),
             "the kept answer was written by another version"
         );
     }
 
     #[test]
     fn the_length_of_a_record_is_known_beforehand() {
-        let [value, tombstone] = [
-            Outcome::Value(Bytes::from_static(b"value")),
-            Outcome::Tombstone(Tombstone::Unknown),
-        ]
-        .map(|outcome| Record {
-            fingerprint: Fingerprint::NONE,
-            outcome,
-        });
-        for record in [record(), value, tombstone] {
-            assert_eq!(record.encode().len(), record.len());
+        let value = Outcome::Value(Bytes::from_static(b"value"));
+        for outcome in [outcome(), value, Outcome::Unknown] {
+            assert_eq!(outcome.encode(OF).len(), outcome.len());
         }
     }
 
@@ -356,6 +321,6 @@ mod tests {
             bytes.put_u32(0);
         }
         bytes.put_u16(0);
-        assert_eq!(Record::decode(bytes.freeze()).unwrap_err(), DAMAGED);
+        assert_eq!(Outcome::decode(bytes.freeze()).unwrap_err(), DAMAGED);
     }
 }

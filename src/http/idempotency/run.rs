@@ -32,10 +32,10 @@ use tower_service::Service;
 
 use super::{
     begin::First,
-    keep::{Keeping, Kept},
+    keep::{Kept, keep},
     policy::{Answered, Keep},
-    read::{self, WhyNot},
-    record::{Answer, Outcome, Record, Tombstone},
+    read::read_response,
+    record::{Answer, Outcome},
 };
 use crate::{
     http::gate::{self, BoxError, Rest, TaskTurns, run_to_end},
@@ -45,9 +45,6 @@ use crate::{
 };
 
 const STORED: HeaderName = HeaderName::from_static("idempotency-stored");
-
-const UNKNOWN: Outcome = Outcome::Tombstone(Tombstone::Unknown);
-const NOT_KEPT: Outcome = Outcome::Tombstone(Tombstone::NotKept);
 
 /// Runs the handler to its end, even if the client goes away.
 pub(super) fn run<S, ReqBody, ResBody>(
@@ -98,14 +95,14 @@ impl First {
                 let deciding = AssertUnwindSafe(self.decide(response)).catch_unwind();
                 match deciding.await {
                     Ok((response, outcome)) => (Ok(Some(Ok(response))), outcome),
-                    Err(panic) => (Err(panic), Some(UNKNOWN)),
+                    Err(panic) => (Err(panic), Some(Outcome::Unknown)),
                 }
             }
             Ok(Some(Err(error))) => {
                 let outcome = self.decide_on_error(&error);
                 (Ok(Some(Err(error))), outcome)
             }
-            Ok(None) => (Ok(None), Some(UNKNOWN)),
+            Ok(None) => (Ok(None), Some(Outcome::Unknown)),
             // The server sees the panic itself.
             Err(panic) => (Err(panic), self.decide_on_panic()),
         };
@@ -133,10 +130,10 @@ impl First {
         let keep = (!is_grpc).then(|| self.keeps(&parts, None));
         let unread = match keep {
             Some(Keep::No) => Some(None),
-            Some(Keep::Tombstone) => Some(Some(UNKNOWN)),
+            Some(Keep::Tombstone) => Some(Some(Outcome::Unknown)),
             Some(Keep::Yes) | None if is_endless(&parts) => {
                 trace::answer_not_kept(ENDLESS);
-                Some(Some(NOT_KEPT))
+                Some(Some(Outcome::NotKept))
             }
             Some(Keep::Yes) | None => None,
         };
@@ -147,12 +144,12 @@ impl First {
             );
         }
         let settings = &self.settings;
-        let reading = read::response(body, settings.max_response, settings.read_within);
+        let reading = read_response(body, settings.max_response, settings.read_within);
         let (data, trailers) = match reading.await {
-            read::Response::Whole { data, trailers } => (data, trailers),
-            read::Response::NotKept(body, why) => {
-                trace::answer_not_kept(advice(why));
-                return (Response::from_parts(parts, body), Some(NOT_KEPT));
+            Ok(read) => read,
+            Err((body, why)) => {
+                trace::answer_not_kept(why);
+                return (Response::from_parts(parts, body), Some(Outcome::NotKept));
             }
         };
         let keep = keep.unwrap_or_else(|| self.keeps(&parts, trailers.as_ref()));
@@ -166,11 +163,11 @@ impl First {
         let mut policies = self.settings.keep_errors.iter();
         // The policies are code of the program, which may panic.
         let decided = catch_unwind(AssertUnwindSafe(|| {
-            policies.find_map(|policy| policy.decide(error))
+            policies.find_map(|decide| decide(error))
         }));
         match decided {
             Ok(Some(Keep::No)) => None,
-            Ok(Some(Keep::Yes | Keep::Tombstone) | None) | Err(_) => Some(UNKNOWN),
+            Ok(Some(Keep::Yes | Keep::Tombstone) | None) | Err(_) => Some(Outcome::Unknown),
         }
     }
 
@@ -187,7 +184,7 @@ impl First {
                 self.answer(&parts, None, body)
             })
         }));
-        decided.unwrap_or(Some(UNKNOWN))
+        decided.unwrap_or(Some(Outcome::Unknown))
     }
 
     fn answer(&self, parts: &response::Parts, trailers: Option<HeaderMap>, body: Bytes) -> Answer {
@@ -206,27 +203,14 @@ impl First {
             drop(self.claimed.take());
             return Kept::Yes;
         };
-        let record = Record {
-            fingerprint: self.fingerprint,
-            outcome,
-        };
-        self.store(record.encode()).await
+        self.store(outcome.encode(self.fingerprint)).await
     }
 
     async fn store(&mut self, record: Bytes) -> Kept {
-        let settings = &self.settings;
-        let keeping = Keeping {
-            locks: settings.locks.clone(),
-            key: self.keyed.key.clone(),
-            fingerprint: settings.claimed(self.fingerprint),
-            record,
-            retain: settings.retain,
-            within: settings.store_within,
-        };
-        let kept = keeping.keep(self.claimed.take()).await;
+        let (retain, within) = (self.settings.retain, self.settings.store_within);
+        let kept = keep(self.claimed.take(), (&record, retain), within).await;
         if kept == Kept::Yes {
-            let bytes = keeping.record.len();
-            trace::stored(self.keyed.scope.as_str(), bytes, keeping.retain);
+            trace::stored(self.keyed.scope.as_str(), record.len(), retain);
         }
         kept
     }
@@ -262,7 +246,7 @@ impl First {
 fn outcome(keep: Keep, answer: impl FnOnce() -> Answer) -> Option<Outcome> {
     match keep {
         Keep::No => None,
-        Keep::Tombstone => Some(UNKNOWN),
+        Keep::Tombstone => Some(Outcome::Unknown),
         Keep::Yes => Some(Outcome::Answer(Box::new(answer()))),
     }
 }
@@ -279,16 +263,3 @@ pub(crate) fn is_endless(parts: &response::Parts) -> bool {
 const EVENT_STREAM: &[u8] = b"text/event-stream";
 
 const ENDLESS: &str = "the response is an event stream, which cannot be kept; take the route out of the layer's scope";
-
-/// The text of the log for an answer that is not kept, with the setting to change.
-fn advice(why: WhyNot) -> &'static str {
-    match why {
-        WhyNot::TooLarge => {
-            "the response is larger than what is kept; raise `IdempotencyLayer::max_response`"
-        }
-        WhyNot::TooSlow => {
-            "the response did not end in time; raise `IdempotencyLayer::read_within`, or take a streaming route out of the layer's scope"
-        }
-        WhyNot::BrokeOff => "the response broke off while it was read",
-    }
-}

@@ -11,11 +11,17 @@ use http::{Request, Response, request::Parts};
 use http_body::Body;
 use tower_service::Service;
 
-use super::{begin::begin, claim::Claim, fingerprint::Fingerprint, run::run, settings::Settings};
+use super::{
+    begin::{Begun, again, begin, count_refusal},
+    claim::Claim,
+    fingerprint::Fingerprint,
+    run::run,
+    settings::Settings,
+};
 use crate::{
     LockKey,
     http::gate::{self, BoxError, ResponseFuture},
-    key::{self, Derived},
+    key,
     lock::RequestGuards,
     locks::Wait,
     read_body::{Rebuild, SameBody, WholeBody},
@@ -29,19 +35,9 @@ const LABEL: &str = "idempotency";
 /// [`IdempotencyLayer`](super::IdempotencyLayer).
 #[derive(Debug, Clone)]
 pub struct Idempotency<S, M = SameBody> {
-    inner: S,
-    settings: Arc<Settings>,
-    body: PhantomData<M>,
-}
-
-impl<S, M> Idempotency<S, M> {
-    pub(super) fn new(inner: S, settings: Arc<Settings>) -> Self {
-        Self {
-            inner,
-            settings,
-            body: PhantomData,
-        }
-    }
+    pub(super) inner: S,
+    pub(super) settings: Arc<Settings>,
+    pub(super) body: PhantomData<M>,
 }
 
 impl<S, M, ReqBody, ResBody> Service<Request<ReqBody>> for Idempotency<S, M>
@@ -94,12 +90,16 @@ where
     ResBody: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     match begin(&settings, &keyed, &mut parts, body).await {
-        Ok((first, body)) => {
+        Ok(Begun::First(first, body)) => {
             // Keys further in may come from the body.
             parts.extensions.insert(WholeBody(body.clone()));
             run(first, service, Request::from_parts(parts, M::whole(body))).await
         }
-        Err(instead) => Ok(instead.into_response(&settings, &keyed)),
+        Ok(Begun::Again(answer)) => Ok(again(*answer)),
+        Err(rejection) => {
+            count_refusal(rejection.reason());
+            Ok(keyed.refuse(&settings, rejection).map(gate::Body::whole))
+        }
     }
 }
 
@@ -150,13 +150,10 @@ fn keyed(settings: &Settings, parts: &mut Parts) -> Result<Option<Keyed>, Reject
     if matches!(name, Ok(None)) && !(settings.required && key::may_have_route(parts)) {
         return Ok(None);
     }
-    let scope = match settings.scope.derive(parts) {
-        Ok(Derived::NoLock | Derived::NoRoute) => return Ok(None),
-        Ok(Derived::Key(scope)) => Ok(scope),
-        Ok(Derived::Keys(_)) => Err(Rejection::misconfigured(
-            "the scope of an idempotency layer is one key, not several".into(),
-        )),
-        Err(error) => Err(Rejection::from_key_error(error)),
+    let several = "the scope of an idempotency layer is one key, not several";
+    let scope = match key::one_key(&*settings.scope, parts, several).transpose() {
+        Some(scope) => scope.map_err(Rejection::from_key_error),
+        None => return Ok(None),
     };
     let name = match name {
         Ok(Some(name)) => Arc::<str>::from(name),
@@ -181,9 +178,6 @@ fn keyed(settings: &Settings, parts: &mut Parts) -> Result<Option<Keyed>, Reject
         scope,
         name,
         asked: Asked::by(parts),
-        wait: match settings.wait {
-            Wait::AtMost(wait) => Wait::AtMost(grpc::within_deadline(&parts.headers, wait)),
-            wait @ (Wait::NotAtAll | Wait::ForEver) => wait,
-        },
+        wait: grpc::within_deadline(&parts.headers, settings.wait),
     }))
 }

@@ -6,11 +6,11 @@ use bytes::Bytes;
 use http::{HeaderName, Method};
 
 use super::{
-    fingerprint::{Comparison, Fingerprint, Silence},
+    fingerprint::{Comparison, Fingerprint},
     header::Source,
-    policy::{Answered, ErrorPolicy, Keep},
+    policy::{Answered, DecideOnError, Keep},
     recall::Recall,
-    record::{Answer, Outcome, Record, Tombstone},
+    record::{Answer, Outcome},
 };
 use crate::{
     Locks,
@@ -42,7 +42,7 @@ pub(super) struct Settings {
     pub(super) store_within: Duration,
     pub(super) read_within: Duration,
     pub(super) keep: Opaque<Policy>,
-    pub(super) keep_errors: Vec<ErrorPolicy>,
+    pub(super) keep_errors: Vec<DecideOnError>,
     pub(super) max_running: Option<usize>,
     pub(super) recall: Option<Opaque<Recall>>,
 }
@@ -87,23 +87,17 @@ impl Settings {
 
     /// The fingerprint of a claim's lease.
     pub(super) fn claimed(&self, fingerprint: Fingerprint) -> Bytes {
-        let silence = self
-            .at_most_once
-            .then(|| Silence::new(self.retain, self.locks.usual_lease()));
-        fingerprint.to_claim(silence)
+        let alive = self.retain.saturating_sub(self.locks.usual_lease());
+        fingerprint.to_claim(self.at_most_once.then_some(alive))
     }
 
     /// The record of an answer, and how long it is kept. An answer that is too large is not kept.
     pub(super) fn record_of(&self, answer: &Answer, fingerprint: Fingerprint) -> (Bytes, Duration) {
         let outcome = if answer.body.len() > self.max_response {
-            Outcome::Tombstone(Tombstone::NotKept)
+            Outcome::NotKept
         } else {
             Outcome::Answer(Box::new(answer.clone()))
         };
-        let record = Record {
-            fingerprint,
-            outcome,
-        };
-        (record.encode(), self.retain)
+        (outcome.encode(fingerprint), self.retain)
     }
 }

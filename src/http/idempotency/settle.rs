@@ -15,7 +15,7 @@ use http::Response;
 
 use super::{
     fingerprint::Fingerprint,
-    record::{Answer, Outcome, Record},
+    record::{Answer, Outcome},
 };
 use crate::{
     Error, ErrorKind, LockKey, Locks,
@@ -23,15 +23,11 @@ use crate::{
     trace,
 };
 
-/// Whether a key is held for a request that runs at most once, by a process that has not extended
-/// its claim for the time of a usual lease.
-pub(crate) fn is_abandoned(holder: &Holder) -> bool {
-    let claim = holder
-        .fingerprint
-        .as_deref()
-        .and_then(Fingerprint::of_claim);
-    let silence = claim.and_then(|(_, silence)| silence);
-    silence.is_some_and(|silence| silence.is_over(holder.remaining))
+/// The owner and the fingerprint of a request that runs at most once, if the process that holds its
+/// key has not extended the claim for the time of a usual lease.
+pub(crate) fn abandoned(holder: &Holder) -> Option<(Owner, Fingerprint)> {
+    let (fingerprint, alive) = Fingerprint::of_claim(holder.fingerprint.as_deref()?)?;
+    (holder.remaining < alive?).then_some((holder.owner, fingerprint))
 }
 
 impl Locks {
@@ -98,25 +94,16 @@ impl Locks {
             return Err(invalid("an answer that is not kept settles nothing"));
         }
         let seen = self.inspect(key.clone()).await?;
-        let holder = seen
-            .holder()
-            .filter(|holder| expected.is_none_or(|expected| holder.owner == expected))
-            .filter(|holder| is_abandoned(holder));
-        let claim = holder.and_then(|holder| Some((holder.owner, holder.fingerprint.as_deref()?)));
-        let claim = claim.and_then(|(owner, claim)| Some((owner, Fingerprint::of_claim(claim)?.0)));
-        let Some((owner, fingerprint)) = claim else {
+        let claim = seen.holder().and_then(abandoned);
+        let is_expected = |owner| expected.is_none_or(|expected| expected == owner);
+        let Some((owner, fingerprint)) = claim.filter(|(owner, _)| is_expected(*owner)) else {
             return Ok(false);
         };
         let (parts, body) = answer.into_parts();
-        let record = Record {
-            fingerprint,
-            outcome: Outcome::Answer(Box::new(Answer::of(&parts, &[], None, body))),
-        };
+        let outcome = Outcome::Answer(Box::new(Answer::of(&parts, &[], None, body)));
+        let record = (outcome.encode(fingerprint), retain);
         // Only in the place of this claim: its process may be alive after all, and end it now.
-        let released = self
-            .record_for(&key, owner, (record.encode(), retain))
-            .await?;
-        let is_settled = match released {
+        let is_settled = match self.record_for(&key, owner, record).await? {
             Released::Freed => true,
             Released::NotOurs | Released::NotYet => false,
         };
@@ -129,4 +116,46 @@ impl Locks {
 
 fn invalid(why: &'static str) -> Error {
     Error::new(ErrorKind::InvalidConfig, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{
+        http::idempotency::settings::Settings,
+        store::{Instance, Mode},
+    };
+
+    #[test]
+    fn a_claim_is_abandoned_when_nobody_has_extended_it_for_a_usual_lease() {
+        let second = Duration::from_secs(1);
+        let locks = Locks::builder(crate::store::MemoryStore::new()).lease(30 * second);
+        let scope = Arc::new(LockKey::new("scope").unwrap());
+        let mut settings = Settings::new(locks.build().unwrap(), scope);
+        let is_abandoned = |settings: &Settings, left: Duration| {
+            let owner = Owner {
+                instance: Instance::new(),
+                attempt: 1,
+            };
+            let found = abandoned(&Holder {
+                owner,
+                mode: Mode::Exclusive,
+                remaining: left,
+                fingerprint: Some(settings.claimed(Fingerprint::ONES)),
+                label: None,
+            });
+            assert!(found.is_none_or(|found| found == (owner, Fingerprint::ONES)));
+            found.is_some()
+        };
+        settings.retain = 100 * second;
+        assert!(!is_abandoned(&settings, Duration::ZERO));
+        settings.at_most_once = true;
+        assert!(!is_abandoned(&settings, 70 * second));
+        assert!(is_abandoned(&settings, 69 * second));
+        // A claim that is no longer than a lease ends by itself.
+        settings.retain = second;
+        assert!(!is_abandoned(&settings, Duration::ZERO));
+    }
 }

@@ -21,6 +21,7 @@ use super::{Fenced, settings::Settings};
 use crate::{
     Error, ErrorKind, LockGuard,
     http::gate::{Guards, HeldTurn},
+    locks::Wait,
 };
 
 /// The longest time for which a response waits for the release of its key.
@@ -32,8 +33,6 @@ pub(super) struct End {
     trust: Trust,
     /// Whether the body holds the turn.
     goes_on: bool,
-    /// Whether the store is asked before the response goes out, even if the turn goes on.
-    confirms: bool,
     /// Whether the response waits for the release of the key.
     awaits_release: bool,
 }
@@ -60,8 +59,7 @@ impl End {
         Self {
             trust,
             goes_on: settings.hold_body && !outcome.as_ref().map_or(true, ends),
-            confirms: trust == Trust::IfConfirmed,
-            awaits_release: settings.wait.is_none(),
+            awaits_release: settings.wait == Wait::NotAtAll,
         }
     }
 
@@ -73,7 +71,7 @@ impl End {
         }
         let guards = turn.into_guards();
         let frees = !self.goes_on && guards.iter().all(LockGuard::is_only_one);
-        let guards = if self.confirms || (self.awaits_release && frees) {
+        let guards = if self.trust == Trust::IfConfirmed || (self.awaits_release && frees) {
             ask(guards, self.trust, frees).await?
         } else {
             guards

@@ -9,7 +9,7 @@ use super::{
     DistributedLock, OnLoss,
     settings::{Methods, Modes, Settings},
 };
-use crate::{Locks, key::DeriveKey};
+use crate::{Locks, key::DeriveKey, locks::Wait};
 
 /// Gives each request the exclusive use of its key, in the whole fleet, for as long as its handler
 /// runs.
@@ -286,7 +286,7 @@ impl DistributedLockLayer {
     ///     .retry_after(Duration::from_secs(2));
     /// ```
     pub fn wait(self, limit: Duration) -> Self {
-        self.set(|settings| settings.wait = Some(limit))
+        self.set(|settings| settings.wait = Wait::AtMost(limit))
     }
 
     /// Refuses a request at once, with 423, when its key is held, or with 429 when all
@@ -321,7 +321,7 @@ impl DistributedLockLayer {
     /// # }
     /// ```
     pub fn reject_if_held(self) -> Self {
-        self.set(|settings| settings.wait = None)
+        self.set(|settings| settings.wait = Wait::NotAtAll)
     }
 
     /// How long the store keeps the key of a process that has crashed; see
@@ -459,6 +459,7 @@ impl<S> Layer<S> for DistributedLockLayer {
     type Service = DistributedLock<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        DistributedLock::new(inner, self.settings.clone())
+        let settings = self.settings.clone();
+        DistributedLock { inner, settings }
     }
 }

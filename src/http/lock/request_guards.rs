@@ -1,9 +1,7 @@
 //! The turns of a request, in an extension of the request.
 //!
 //! ```text
-//! extensions: RequestGuards
-//!   outer      [ Lock("tenant"): 1 turn, Idempotency: 1 turn ]     from the outermost layer inwards
-//!   innermost  Lock("order"): 2 turns
+//! extensions: RequestGuards [ Lock("tenant"): 1 turn, Idempotency: 1 turn, Lock("order"): 2 turns ]
 //!
 //! LockGuard::from_extensions        NoGuard::Several, because `order` has two keys
 //! AllGuards::named("tenant")       the guard of `tenant`
@@ -14,6 +12,7 @@
 use std::{error::Error as StdError, fmt, sync::Arc};
 
 use http::Extensions;
+use smallvec::SmallVec;
 
 use super::OnLoss;
 use crate::{
@@ -25,16 +24,12 @@ use crate::{
     },
 };
 
-/// The outcome of each layer that a request has passed.
+/// The outcome of each layer that a request has passed, from the outermost on.
 ///
 /// Private, so that no other crate's type collides with this extension. The handles are weak: a
 /// stray copy of the extensions does not prolong a turn.
-#[derive(Clone)]
-pub(crate) struct RequestGuards {
-    innermost: Passed,
-    /// The outcomes of the layers further out, from the outermost on.
-    outer: Vec<Passed>,
-}
+#[derive(Clone, Default)]
+pub(crate) struct RequestGuards(SmallVec<[Passed; 1]>);
 
 #[derive(Clone)]
 struct Passed {
@@ -121,22 +116,14 @@ impl RequestGuards {
     }
 
     fn add(extensions: &mut Extensions, by: Layer, turns: Result<WeakGuards, NotLocked>) {
-        let innermost = Passed { by, turns };
-        match extensions.get_mut::<Self>() {
-            Some(guards) => {
-                let outer = std::mem::replace(&mut guards.innermost, innermost);
-                guards.outer.push(outer);
-            }
-            None => {
-                let outer = Vec::new();
-                extensions.insert(Self { innermost, outer });
-            }
-        }
+        let guards = extensions.get_or_insert_default::<Self>();
+        guards.0.push(Passed { by, turns });
     }
 
     /// The turn that the request already holds at this key.
     pub(crate) fn find(extensions: &Extensions, locks: &Locks, key: &LockKey) -> Option<LockGuard> {
-        let mut guards = extensions.get::<Self>()?.outward().flat_map(Passed::guards);
+        let passed = extensions.get::<Self>()?.0.iter().rev();
+        let mut guards = passed.flat_map(Passed::guards);
         guards.find(|guard| guard.is_for(locks, key) && guard.is_held())
     }
 
@@ -144,16 +131,17 @@ impl RequestGuards {
     /// layer has locked the request, or would have, and no layer further out counts the same
     /// handler.
     pub(super) fn counts_handler(extensions: &Extensions) -> bool {
-        let Some(guards) = extensions.get::<Self>() else {
-            return false;
-        };
-        guards.innermost.is_at_work() && !guards.outer.iter().any(Passed::is_at_work)
+        let guards = extensions.get::<Self>();
+        let innermost = guards.and_then(|guards| guards.0.split_last());
+        innermost.is_some_and(|(innermost, outer)| {
+            innermost.is_at_work() && !outer.iter().any(Passed::is_at_work)
+        })
     }
 
     /// The turns of all lock layers, for the task of the request's handler.
     pub(crate) fn for_task(extensions: &Extensions) -> TaskTurns {
         let (mut cancelling, mut others) = (Guards::new(), Guards::new());
-        for passed in extensions.get::<Self>().iter().flat_map(|it| it.inward()) {
+        for passed in extensions.get::<Self>().iter().flat_map(|it| &it.0) {
             match passed.by {
                 Layer::Lock {
                     on_loss: OnLoss::Cancel,
@@ -173,18 +161,10 @@ impl RequestGuards {
     /// The outcome of the innermost lock's layer. Layers further out do not count.
     fn innermost_lock(extensions: &Extensions) -> Result<&Passed, NoGuard> {
         let guards = extensions.get::<Self>().ok_or(NoGuard::NoLayer)?;
-        guards
-            .outward()
+        let mut passed = guards.0.iter().rev();
+        passed
             .find(|passed| passed.is_lock())
             .ok_or(NoGuard::NoLayer)
-    }
-
-    fn outward(&self) -> impl Iterator<Item = &Passed> {
-        std::iter::once(&self.innermost).chain(self.outer.iter().rev())
-    }
-
-    fn inward(&self) -> impl Iterator<Item = &Passed> {
-        self.outer.iter().chain(std::iter::once(&self.innermost))
     }
 }
 
@@ -270,12 +250,12 @@ impl LockGuard {
 /// # }
 /// ```
 #[derive(Clone, Default)]
-pub struct AllGuards(Option<RequestGuards>);
+pub struct AllGuards(RequestGuards);
 
 impl AllGuards {
     /// The guards of the layers that this request has passed.
     pub fn from_extensions(extensions: &Extensions) -> Self {
-        Self(extensions.get().cloned())
+        Self(extensions.get().cloned().unwrap_or_default())
     }
 
     /// The guard of the layer with this name; of the innermost, if several layers have the name.
@@ -293,11 +273,9 @@ impl AllGuards {
     ///
     /// See [`NoGuard`].
     pub fn named(&self, name: &str) -> Result<LockGuard, NoGuard> {
-        let mut passed = self.0.iter().flat_map(RequestGuards::outward);
-        passed
-            .find(|passed| passed.by.name() == Some(name))
-            .ok_or(NoGuard::NoLayer)?
-            .guard()
+        let mut passed = self.0.0.iter().rev();
+        let found = passed.find(|passed| passed.by.name() == Some(name));
+        found.ok_or(NoGuard::NoLayer)?.guard()
     }
 
     /// The guard of this key, from any lock's layer.
@@ -312,19 +290,15 @@ impl AllGuards {
     }
 
     fn locks(&self) -> impl Iterator<Item = LockGuard> {
-        let passed = self.0.iter().flat_map(RequestGuards::inward);
-        passed
-            .filter(|passed| passed.is_lock())
-            .flat_map(Passed::guards)
+        let locks = self.0.0.iter().filter(|passed| passed.is_lock());
+        locks.flat_map(Passed::guards)
     }
 }
 
 impl fmt::Debug for AllGuards {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let passed = self.0.iter().flat_map(RequestGuards::inward);
-        f.debug_list()
-            .entries(passed.map(|passed| passed.by.name()))
-            .finish()
+        let names = self.0.0.iter().map(|passed| passed.by.name());
+        f.debug_list().entries(names).finish()
     }
 }
 

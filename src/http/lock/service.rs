@@ -5,7 +5,6 @@ use std::{
     pin::pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -37,14 +36,8 @@ use crate::{
 /// [`DistributedLockLayer`](super::DistributedLockLayer).
 #[derive(Debug, Clone)]
 pub struct DistributedLock<S> {
-    inner: S,
-    settings: Arc<Settings>,
-}
-
-impl<S> DistributedLock<S> {
-    pub(super) fn new(inner: S, settings: Arc<Settings>) -> Self {
-        Self { inner, settings }
-    }
+    pub(super) inner: S,
+    pub(super) settings: Arc<Settings>,
 }
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for DistributedLock<S>
@@ -71,13 +64,13 @@ where
         // need not be ready. Here `self.inner` is never polled, and the clone is, later.
         let inner = self.inner.clone();
         match plan {
-            Ok(Plan::Pass(reason)) => {
+            Ok(Err(reason)) => {
                 note(settings, &mut parts.extensions, Err(reason));
                 ResponseFuture::pass(inner, Request::from_parts(parts, body))
             }
-            Ok(Plan::Run(turn)) => {
+            Ok(Ok(wanted)) => {
                 let request = Request::from_parts(parts, body);
-                ResponseFuture::run(handle(settings.clone(), turn, inner, request))
+                ResponseFuture::run(handle(settings.clone(), wanted, inner, request))
             }
             Err(rejection) => {
                 let rejection = rejection.to(Asked::by(&parts));
@@ -87,37 +80,22 @@ where
     }
 }
 
-/// The way of a request that is not refused at once.
-enum Plan {
-    /// The request is not locked.
-    Pass(NotLocked),
-    Run(Turn),
-}
-
 /// The turn that a request runs under.
-enum Turn {
-    /// Layers further out have locked all keys of the request.
-    Held(Guards),
-    Wanted(Wanted),
-}
-
-/// A turn to wait for.
 struct Wanted {
     keys: Keys,
     mode: Mode,
-    /// How long the request waits at most; not at all if `None`.
-    wait: Option<Duration>,
+    wait: Wait,
 }
 
 /// Keys in the order of the key function, each once. Those that layers further out have locked come
 /// with their guard.
 type Keys = SmallVec<[(LockKey, Option<LockGuard>); 1]>;
 
-/// Decides the way of a request: by its method, then by its key, then by the turns that layers
-/// further out hold.
-fn plan(settings: &Settings, parts: &mut Parts) -> Result<Plan, Rejection> {
+/// Decides the way of a request, which is locked, passes or is refused: by its method, then by its
+/// key, then by the turns that layers further out hold.
+fn plan(settings: &Settings, parts: &mut Parts) -> Result<Result<Wanted, NotLocked>, Rejection> {
     if !settings.methods.contains(&parts.method) {
-        return Ok(Plan::Pass(NotLocked::Method));
+        return Ok(Err(NotLocked::Method));
     }
     let mode = settings.modes.of(&parts.method);
     let mode = settings.locks.check_holding(settings.holding).and(mode);
@@ -133,23 +111,18 @@ fn plan(settings: &Settings, parts: &mut Parts) -> Result<Plan, Rejection> {
             keys.into_iter().map(|key| with_guard(parts, key)).collect()
         }
         Ok(Derived::NoLock) => Keys::new(),
-        Ok(Derived::NoRoute) => return Ok(Plan::Pass(NotLocked::NoRoute)),
+        Ok(Derived::NoRoute) => return Ok(Err(NotLocked::NoRoute)),
         Err(error) => return Err(Rejection::from_key_error(error)),
     };
     if keys.is_empty() {
-        return Ok(Plan::Pass(NotLocked::NoKey));
+        return Ok(Err(NotLocked::NoKey));
     }
     let mut held = keys.iter().filter_map(|(_, held)| held.as_ref());
     if let Some(held) = held.find(|held| !held.mode().includes(mode)) {
         return Err(other_mode(held, mode));
     }
-    if keys.iter().all(|(_, held)| held.is_some()) {
-        let held = keys.into_iter().filter_map(|(_, held)| held);
-        return Ok(Plan::Run(Turn::Held(held.collect())));
-    }
-    let wait = settings.wait;
-    let wait = wait.map(|wait| grpc::within_deadline(&parts.headers, wait));
-    Ok(Plan::Run(Turn::Wanted(Wanted { keys, mode, wait })))
+    let wait = grpc::within_deadline(&parts.headers, settings.wait);
+    Ok(Ok(Wanted { keys, mode, wait }))
 }
 
 /// The keys of a request, each once.
@@ -176,7 +149,7 @@ fn each_once(keys: Vec<LockKey>, limit: usize) -> Result<Vec<LockKey>, Rejection
 /// in this order. Nothing is spawned, unless the layer is detached.
 async fn handle<S, ReqBody, ResBody>(
     settings: Arc<Settings>,
-    turn: Turn,
+    wanted: Wanted,
     mut service: S,
     mut request: Request<ReqBody>,
 ) -> Result<Response<Body<ResBody>>, S::Error>
@@ -191,14 +164,11 @@ where
         let rejection = Rejection::from_error(error, settings.retry_after).to(asked);
         Ok(rejection.refuse().map(Body::whole))
     };
-    let guards = match turn {
-        Turn::Held(guards) => Ok(guards),
-        Turn::Wanted(wanted) => match acquire(&settings, &wanted).await {
-            Ok(guards) => guards,
-            // A layer further out has lost its lease.
-            Err(error) if error.kind() == ErrorKind::Lost => return refuse(lost_before()),
-            Err(error) => return refuse(error),
-        },
+    let guards = match acquire(&settings, wanted).await {
+        Ok(guards) => guards,
+        // A layer further out has lost its lease.
+        Err(error) if error.kind() == ErrorKind::Lost => return refuse(lost_before()),
+        Err(error) => return refuse(error),
     };
     note(
         &settings,
@@ -265,13 +235,18 @@ fn under<T>(held: &Held, guards: &[LockGuard], step: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Waits for the turn. A layer that fails open lets the request go on without one.
-async fn acquire(settings: &Settings, wanted: &Wanted) -> Result<Result<Guards, NotLocked>, Error> {
+/// Waits for the turn, unless layers further out have locked all keys of the request. A layer that
+/// fails open lets the request go on without a turn.
+async fn acquire(settings: &Settings, wanted: Wanted) -> Result<Result<Guards, NotLocked>, Error> {
+    if wanted.keys.iter().all(|(_, held)| held.is_some()) {
+        let held = wanted.keys.into_iter().filter_map(|(_, held)| held);
+        return Ok(Ok(held.collect()));
+    }
     if settings.fail_open && settings.outage.is_on() {
         trace::unlocked();
         return Ok(Err(NotLocked::FailedOpen));
     }
-    match lock_all(settings, wanted).await {
+    match lock_all(settings, &wanted).await {
         Err(error) if settings.fail_open && error.kind() == ErrorKind::Unreachable => {
             if settings.outage.begin() {
                 trace::failed_open(&error);
@@ -292,10 +267,8 @@ async fn acquire(settings: &Settings, wanted: &Wanted) -> Result<Result<Guards, 
 
 /// Takes all keys, or none, within one limit for all.
 async fn lock_all(settings: &Settings, wanted: &Wanted) -> Result<Guards, Error> {
-    let Wanted { keys, mode, wait } = wanted;
-    let mode = *mode;
+    let (keys, mode, wait) = (&wanted.keys, wanted.mode, wanted.wait);
     let (locks, holding, fail_fast) = (&settings.locks, settings.holding, settings.fail_open);
-    let wait = wait.map_or(Wait::NotAtAll, Wait::AtMost);
     if let [(key, None)] = keys.as_slice() {
         let lock = locks.lock_for_layer(key, mode, wait, holding, fail_fast);
         return Ok(smallvec![lock.await?]);
@@ -323,6 +296,8 @@ fn other_mode(held: &LockGuard, mode: Mode) -> Rejection {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::{DistributedLockLayer, Locks, key::KeyError};
 
@@ -337,7 +312,7 @@ mod tests {
         let begun = std::time::Instant::now();
         for _ in 0..plans {
             let plan = plan(layer.settings(), &mut parts);
-            assert!(matches!(plan, Ok(Plan::Run(Turn::Wanted(_)))));
+            assert!(matches!(plan, Ok(Ok(_))));
         }
         begun.elapsed()
     }

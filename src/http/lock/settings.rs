@@ -14,7 +14,7 @@ use crate::{
     defaults::lock as defaults,
     http::opaque::Opaque,
     key::DeriveKey,
-    locks::{Busy, Holding, permit},
+    locks::{Busy, Holding, Wait, permit},
     store::Mode,
 };
 
@@ -58,8 +58,7 @@ pub(super) struct Settings {
     pub(super) modes: Modes,
     /// How many keys a request may have.
     pub(super) max_keys_per_request: usize,
-    /// How long a request waits for its turn; not at all if `None`.
-    pub(super) wait: Option<Duration>,
+    pub(super) wait: Wait,
     pub(super) holding: Holding,
     pub(super) loss: OnLoss,
     /// Whether handlers are tasks, which are counted where they are spawned.
@@ -124,7 +123,7 @@ impl Settings {
             methods: Methods::Unsafe,
             modes: Modes::Exclusive,
             max_keys_per_request: defaults::MAX_KEYS_PER_REQUEST,
-            wait: Some(defaults::WAIT),
+            wait: Wait::AtMost(defaults::WAIT),
             holding: Holding::default(),
             loss: OnLoss::default(),
             detached: false,

@@ -66,6 +66,10 @@ impl<S, M> Layer<S> for ReadBodyLayer<M> {
     type Service = ReadBody<S, M>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        ReadBody::new(inner, self.limit)
+        ReadBody {
+            inner,
+            limit: self.limit,
+            body: PhantomData,
+        }
     }
 }

@@ -6,11 +6,11 @@
 //! | several, with a `Content-Length` | each byte once, into a buffer of the right size |
 //! | several, of unknown length | each byte once or more, as the buffer grows |
 
-use std::{error::Error as StdError, future::poll_fn, pin::pin};
+use std::{error::Error as StdError, pin::pin};
 
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, SizeHint};
-use http_body_util::LengthLimitError;
+use http_body_util::{BodyExt, LengthLimitError};
 
 use crate::{
     http::gate::BoxError,
@@ -22,10 +22,13 @@ pub(crate) async fn read<B>(body: B, limit: usize) -> Result<Bytes, Rejection>
 where
     B: Body<Data = Bytes, Error: Into<BoxError>>,
 {
-    check_declared(&body, limit)?;
+    // The body may declare its length.
+    if body.size_hint().lower() > limit as u64 {
+        return Err(too_large(limit));
+    }
     let mut body = pin!(body);
     let mut read = Joined::new(&body.size_hint(), limit);
-    while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
+    while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| broken(error.into()))?;
         let data = frame.into_data().unwrap_or_default();
         if data.len() > limit - read.len() {
@@ -34,14 +37,6 @@ where
         read.push(data);
     }
     Ok(read.into_bytes())
-}
-
-/// Refuses a body that declares a larger length.
-pub(super) fn check_declared(body: &impl Body, limit: usize) -> Result<(), Rejection> {
-    if body.size_hint().lower() > limit as u64 {
-        return Err(too_large(limit));
-    }
-    Ok(())
 }
 
 fn too_large(limit: usize) -> Rejection {

@@ -11,10 +11,7 @@ use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use super::{
-    Rebuild, SameBody, WholeBody,
-    read::{check_declared, read},
-};
+use super::{Rebuild, SameBody, WholeBody, read::read};
 use crate::{
     http::gate::{self, BoxError, ResponseFuture},
     rejection::Asked,
@@ -24,19 +21,9 @@ use crate::{
 /// [`ReadBodyLayer`](super::ReadBodyLayer).
 #[derive(Debug, Clone)]
 pub struct ReadBody<S, M = SameBody> {
-    inner: S,
-    limit: usize,
-    body: PhantomData<M>,
-}
-
-impl<S, M> ReadBody<S, M> {
-    pub(super) fn new(inner: S, limit: usize) -> Self {
-        Self {
-            inner,
-            limit,
-            body: PhantomData,
-        }
-    }
+    pub(super) inner: S,
+    pub(super) limit: usize,
+    pub(super) body: PhantomData<M>,
 }
 
 impl<S, M, ReqBody, ResBody> Service<Request<ReqBody>> for ReadBody<S, M>
@@ -57,10 +44,6 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        if let Err(rejection) = check_declared(request.body(), self.limit) {
-            let asked = Asked::of(request.headers(), request.extensions());
-            return ResponseFuture::refuse(rejection.to(asked).refuse());
-        }
         // The clone is made ready later, and `self.inner` never: no swap is needed.
         let inner = self.inner.clone();
         if request.body().is_end_stream() {

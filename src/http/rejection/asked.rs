@@ -7,12 +7,12 @@ use std::{
 
 use http::{Extensions, HeaderMap, request::Parts};
 
-use super::Protocol;
+use super::grpc::is_grpc;
 
 /// The request that a refusal answers.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Asked {
-    pub(super) protocol: Protocol,
+    pub(super) is_grpc: bool,
     /// `None` for a request that is not idempotent.
     pub(super) request: Option<RequestId>,
 }
@@ -25,7 +25,7 @@ impl Asked {
     /// The request with these headers and extensions.
     pub(crate) fn of(headers: &HeaderMap, extensions: &Extensions) -> Self {
         Self {
-            protocol: Protocol::of(headers),
+            is_grpc: is_grpc(headers),
             request: extensions.get().copied(),
         }
     }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use uuid::Uuid;
 
-use super::{By, Protocol, Reason, Rejection};
+use super::{By, Reason, Rejection};
 
 const NO_RETRY: u64 = u64::MAX;
 
@@ -28,10 +28,7 @@ impl Rejection {
         let millis = self.retry_after.map(|after| after.as_millis());
         let millis = millis.map(|it| it.try_into().unwrap_or(NO_RETRY - 1));
         bytes.put_u64(millis.unwrap_or(NO_RETRY));
-        bytes.put_u8(match self.asked.protocol {
-            Protocol::Http => b'H',
-            Protocol::Grpc => b'G',
-        });
+        bytes.put_u8(if self.asked.is_grpc { b'G' } else { b'H' });
         bytes.put_u8(match self.by {
             By::Layer => b'L',
             By::Program => b'P',
@@ -50,9 +47,9 @@ impl Rejection {
             NO_RETRY => None,
             millis => Some(Duration::from_millis(millis)),
         };
-        rejection.asked.protocol = match bytes.try_get_u8().ok()? {
-            b'H' => Protocol::Http,
-            b'G' => Protocol::Grpc,
+        rejection.asked.is_grpc = match bytes.try_get_u8().ok()? {
+            b'H' => false,
+            b'G' => true,
             _ => return None,
         };
         rejection.by = match bytes.try_get_u8().ok()? {
@@ -94,7 +91,7 @@ mod tests {
             .with_retry_after(Duration::from_millis(1500))
             .with_idempotency_key("k")
             .to(Asked {
-                protocol: Protocol::Grpc,
+                is_grpc: true,
                 request: None,
             });
         for rejection in [plain, grpc] {

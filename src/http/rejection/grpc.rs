@@ -18,24 +18,7 @@ use http::{HeaderMap, HeaderValue, Response, header};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use super::Rejection;
-
-/// The protocol in which a request is refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Protocol {
-    #[default]
-    Http,
-    Grpc,
-}
-
-impl Protocol {
-    /// By the content type of the request.
-    pub(crate) fn of(headers: &HeaderMap) -> Self {
-        match is_grpc(headers) {
-            true => Self::Grpc,
-            false => Self::Http,
-        }
-    }
-}
+use crate::locks::Wait;
 
 const GRPC: &[u8] = b"application/grpc";
 
@@ -73,8 +56,11 @@ fn timeout(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// How long a request waits: a gRPC client that has given up does not wait any more.
-pub(crate) fn within_deadline(headers: &HeaderMap, wait: Duration) -> Duration {
-    timeout(headers).map_or(wait, |deadline| wait.min(deadline))
+pub(crate) fn within_deadline(headers: &HeaderMap, wait: Wait) -> Wait {
+    match (wait, timeout(headers)) {
+        (Wait::AtMost(wait), Some(deadline)) => Wait::AtMost(wait.min(deadline)),
+        (wait, _) => wait,
+    }
 }
 
 /// The encoding of gRPC messages: everything but printable ASCII is percent-encoded, and `%` too.

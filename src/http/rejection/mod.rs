@@ -36,11 +36,8 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use uuid::Uuid;
 
+pub(crate) use self::asked::{Asked, RequestId};
 pub use self::layer::{RejectionLayer, RenderRejections};
-pub(crate) use self::{
-    asked::{Asked, RequestId},
-    grpc::Protocol,
-};
 pub use super::reasons::Reason;
 use crate::{Error, ErrorKind, defaults::lock::RETRY_AFTER, error::HeldBy, key::KeyError, trace};
 
@@ -102,7 +99,6 @@ pub(crate) enum Handler {
 /// The cause, for the log only.
 #[derive(Debug, Clone)]
 enum Source {
-    Error(Error),
     Cause(Arc<dyn StdError + Send + Sync>),
     Misconfigured(String),
 }
@@ -165,49 +161,39 @@ impl Rejection {
     /// The refusal for an error of the locks. `retry_after`: the time after which a client may try
     /// again.
     pub(crate) fn from_error(error: Error, retry_after: Duration) -> Self {
-        let (reason, detail) = match error.kind() {
-            ErrorKind::InvalidConfig | ErrorKind::Foreign => {
-                return Self::misconfigured(error.to_string()).with_source(error);
-            }
+        let rejection = match error.kind() {
+            ErrorKind::InvalidConfig | ErrorKind::Foreign => Self::misconfigured(error.to_string()),
             ErrorKind::Held => match error.held_by() {
-                HeldBy::Another => (Reason::Held, "another request holds the lock"),
-                HeldBy::Itself => {
-                    return Self::misconfigured(error.to_string()).with_source(error);
-                }
+                HeldBy::Another => Self::new(Reason::Held, "another request holds the lock"),
+                HeldBy::Itself => Self::misconfigured(error.to_string()),
                 HeldBy::Permits(of) => {
-                    let detail = format!("all {of} permits are in use");
-                    return Self::new(Reason::NoPermit, detail)
-                        .with_retry_after(retry_after)
-                        .with_source(error);
+                    Self::new(Reason::NoPermit, format!("all {of} permits are in use"))
                 }
             },
-            ErrorKind::LineFull => (
+            ErrorKind::LineFull => Self::new(
                 Reason::LineFull,
                 "too many requests wait for the same already",
             ),
-            ErrorKind::TooManyKeys => (
+            ErrorKind::TooManyKeys => Self::new(
                 Reason::TooManyKeys,
                 "too many requests for different things are under way",
             ),
-            ErrorKind::Lost => (
+            ErrorKind::Lost => Self::new(
                 Reason::LeaseLost,
                 "the lock was lost before the request was done",
             ),
-            ErrorKind::Closed => (Reason::Closed, "this process is about to end"),
-            ErrorKind::InvalidKey => (Reason::BadKey, "the request gives no valid lock key"),
-            ErrorKind::Unreachable => (
+            ErrorKind::Closed => Self::new(Reason::Closed, "this process is about to end"),
+            ErrorKind::InvalidKey => {
+                Self::new(Reason::BadKey, "the request gives no valid lock key")
+            }
+            ErrorKind::Unreachable => Self::new(
                 Reason::StoreUnreachable,
                 "the locks cannot be reached at the moment",
             ),
         };
-        Self::new(reason, detail)
+        rejection
             .with_retry_after(retry_after)
-            .with_source(error)
-    }
-
-    fn with_source(mut self, error: Error) -> Self {
-        self.source = Some(Source::Error(error));
-        self
+            .with_cause(error.into())
     }
 
     /// The refusal of a handler that has done nothing before this error: that of a layer, which
@@ -283,7 +269,7 @@ impl Rejection {
     /// }
     /// ```
     pub fn to_response(&self) -> Response<Bytes> {
-        if self.asked.protocol == Protocol::Grpc {
+        if self.asked.is_grpc {
             let mut response = grpc::response(self);
             response.extensions_mut().insert(self.clone());
             return response;
@@ -342,7 +328,6 @@ impl Rejection {
     /// The cause, or the detail if there is no other cause.
     fn background(&self) -> &dyn fmt::Display {
         match &self.source {
-            Some(Source::Error(error)) => error,
             Some(Source::Cause(cause)) => cause,
             Some(Source::Misconfigured(detail)) => detail,
             None => &self.detail,
@@ -359,7 +344,6 @@ impl fmt::Display for Rejection {
 impl StdError for Rejection {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match &self.source {
-            Some(Source::Error(error)) => Some(error),
             Some(Source::Cause(cause)) => Some(&**cause),
             Some(Source::Misconfigured(_)) | None => None,
         }

@@ -32,7 +32,12 @@
 //!                                                                       claims flight,1: granted, and runs
 //! ```
 
-use std::{future::poll_fn, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{
+    future::poll_fn,
+    panic::{AssertUnwindSafe, resume_unwind},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -48,10 +53,7 @@ use super::{
 use crate::{
     Error, ErrorKind, LockGuard, LockKey,
     http::gate::{self, BoxError, Rest, TaskTurns, run_to_end},
-    idempotency::{
-        Answer, Fingerprint, Keeping, Outcome, ReadResponse, Record, Tombstone, is_endless,
-        read_response,
-    },
+    idempotency::{Answer, Fingerprint, Outcome, is_endless, keep, read_response},
     key,
     lock::RequestGuards,
     locks::{Holding, NoTurn, Wait},
@@ -77,29 +79,13 @@ pub(super) fn key(method: &Method, of: &LockKey) -> LockKey {
     key::prefixed(method.as_str(), of)
 }
 
-/// The role of a request in its flight.
-enum Role {
-    /// The request runs, and shares its answer.
-    Lead(Lead),
-    /// The request gets a copy.
-    Follow(Arc<Answer>),
-    /// The request runs, and shares nothing.
-    Alone,
-}
-
 /// A request that runs for others.
 struct Lead {
-    /// `None` if there was no room for another flight in the store: the answer is for members
-    /// only.
-    claimed: Option<Claimed>,
+    /// The flight's key; `None` if there was no room for another flight in the store: the answer is
+    /// for members only.
+    claimed: Option<LockGuard>,
     member: Member,
     _acting: Acting,
-}
-
-/// The key of a flight, claimed.
-struct Claimed {
-    guard: LockGuard,
-    key: LockKey,
 }
 
 pub(super) async fn join<S, ReqBody, ResBody>(
@@ -116,20 +102,20 @@ where
 {
     // A store that hangs delays a request no longer than a slow flight does.
     let role = timeout(settings.wait, role(&settings, &key)).await;
-    let role = role.unwrap_or(Role::Alone);
+    let role = role.unwrap_or(Err(None));
     trace::flight(match &role {
-        Role::Lead(lead) if lead.claimed.is_some() => trace::Role::Lead,
-        Role::Follow(_) => trace::Role::Follow,
-        Role::Lead(_) | Role::Alone => trace::Role::Alone,
+        Ok(lead) if lead.claimed.is_some() => trace::Role::Lead,
+        Err(Some(_)) => trace::Role::Follow,
+        Ok(_) | Err(None) => trace::Role::Alone,
     });
     match role {
-        Role::Follow(answer) => Ok(Arc::unwrap_or_clone(answer).into_response()),
-        Role::Alone => {
+        Err(Some(answer)) => Ok(Arc::unwrap_or_clone(answer).into_response()),
+        Err(None) => {
             poll_fn(|cx| service.poll_ready(cx)).await?;
             let response = service.call(request).await?;
             Ok(response.map(gate::Body::inner))
         }
-        Role::Lead(lead) => {
+        Ok(lead) => {
             // The waiting requests get the answer although this request's client goes away.
             let locks = settings.locks.clone();
             let turns = RequestGuards::for_task(request.extensions());
@@ -138,104 +124,72 @@ where
     }
 }
 
-/// Finds the role of a request. Waits, if another request runs.
-async fn role(settings: &Settings, of: &LockKey) -> Role {
+/// Finds the role of a request: it runs for others, or gets a copy, or runs and shares nothing
+/// (`None`). Waits, if another request runs.
+async fn role(settings: &Settings, of: &LockKey) -> Result<Lead, Option<Arc<Answer>>> {
     let member = settings.flights.enter(of);
-    let acting = match member.act().await {
-        Ok(acting) => acting,
-        Err(ended) => return ended.map_or(Role::Alone, Role::Follow),
-    };
-    let claimed = match find(settings, of, &member).await {
-        Found::Free(claimed) => Some(claimed),
-        Found::Full => None,
-        Found::Ended(answer) => {
-            member.end(answer.clone());
-            return answer.map_or(Role::Alone, Role::Follow);
-        }
-        // The next member waits on.
-        Found::Busy => return Role::Alone,
-    };
-    Role::Lead(Lead {
+    let acting = member.act().await?;
+    let claimed = find(settings, of, &member).await?;
+    Ok(Lead {
         claimed,
         member,
         _acting: acting,
     })
 }
 
-/// The state of a flight in the store.
-enum Found {
-    /// No request runs: this one has the key now.
-    Free(Claimed),
-    /// The flight has ended, or the answer of an earlier one is kept; `None` if there is no answer
-    /// to share, or the store cannot tell.
-    Ended(Option<Arc<Answer>>),
-    /// Another request has run for all the time that this one may wait.
-    Busy,
-    /// There is no room for another flight.
-    Full,
-}
-
 /// Claims the flight's key, or waits for the end of the flight.
-async fn find(settings: &Settings, of: &LockKey, member: &Member) -> Found {
-    let generation = match member.generation() {
-        Some(generation) => generation,
-        None => match ask(settings, of).await {
-            Asked::Free(generation, claimed) => {
-                member.found_in(generation);
-                return Found::Free(claimed);
-            }
-            Asked::Ended(answer) => return Found::Ended(answer),
-            Asked::Full => return Found::Full,
-            Asked::Held(generation) => generation,
-        },
+///
+/// The first request of the process claims without waiting, one generation after another, until it
+/// finds one that is free, or one that is held and worth waiting for. There is no guard if there is
+/// no room for another flight. A flight that has ended is ended for the other members, too.
+async fn find(
+    settings: &Settings,
+    of: &LockKey,
+    member: &Member,
+) -> Result<Option<LockGuard>, Option<Arc<Answer>>> {
+    let ended = |answer: Option<Arc<Answer>>| {
+        member.end(answer.clone());
+        Err(answer)
     };
-    member.found_in(generation);
-    let key = generation_key(of, generation);
-    match claim(settings, &key, Wait::AtMost(settings.wait)).await {
-        Ok(guard) => Found::Free(Claimed { guard, key }),
-        Err(NoTurn::Recorded(record)) => Found::Ended(answer_in(record)),
-        Err(NoTurn::Failed(error)) if error.kind() == ErrorKind::Held => Found::Busy,
-        Err(NoTurn::Failed(error)) if is_full(&error) => Found::Full,
-        Err(NoTurn::Failed(_) | NoTurn::OtherFingerprint(_)) => Found::Ended(None),
-    }
-}
-
-/// The first generation that can be used.
-enum Asked {
-    /// No flight is under way: this request has the key now.
-    Free(u8, Claimed),
-    /// A flight is under way.
-    Held(u8),
-    /// The answer of an earlier flight is kept; `None` if the store cannot tell.
-    Ended(Option<Arc<Answer>>),
-    /// There is no room for another flight.
-    Full,
-}
-
-/// Claims the first generation that is free, without waiting.
-async fn ask(settings: &Settings, of: &LockKey) -> Asked {
-    for generation in 0..GENERATIONS {
+    let (mut generation, mut waits) = match member.generation() {
+        Some(generation) => (generation, true),
+        None => (0, false),
+    };
+    while generation < GENERATIONS {
+        let wait = match waits {
+            true => Wait::AtMost(settings.wait),
+            false => Wait::NotAtAll,
+        };
         let key = generation_key(of, generation);
-        match claim(settings, &key, Wait::NotAtAll).await {
-            Ok(guard) => return Asked::Free(generation, Claimed { guard, key }),
-            Err(NoTurn::Recorded(record)) => {
-                // Any other record is older than this request.
-                if let Ok(Record {
-                    fingerprint: KEPT,
-                    outcome: Outcome::Answer(answer),
-                }) = Record::decode(record)
-                {
-                    return Asked::Ended(Some(Arc::from(answer)));
-                }
+        let claiming = settings
+            .locks
+            .claim(&key, FINGERPRINT, wait, Holding::default());
+        match claiming.await {
+            Ok(guard) => {
+                member.found_in(generation);
+                return Ok(Some(guard));
             }
+            Err(NoTurn::Recorded(record)) => match Outcome::decode(record) {
+                Ok((mark, Outcome::Answer(answer))) if waits || mark == KEPT => {
+                    return ended(Some(Arc::from(answer)));
+                }
+                _ if waits => return ended(None),
+                // The record is older than this request.
+                _ => generation += 1,
+            },
             Err(NoTurn::Failed(error)) if error.kind() == ErrorKind::Held => {
-                return Asked::Held(generation);
+                // That request may run for longer than this one waits; the next member waits on.
+                if waits {
+                    return Err(None);
+                }
+                member.found_in(generation);
+                waits = true;
             }
             Err(NoTurn::Failed(error)) if is_full(&error) => break,
-            Err(NoTurn::Failed(_) | NoTurn::OtherFingerprint(_)) => return Asked::Ended(None),
+            Err(NoTurn::Failed(_) | NoTurn::OtherFingerprint(_)) => return ended(None),
         }
     }
-    Asked::Full
+    Ok(None)
 }
 
 /// Whether the locks of this process have no room for another claim.
@@ -246,21 +200,6 @@ fn is_full(error: &Error) -> bool {
 /// The key of one generation: `flight,0,GET,report,path=/reports/7`.
 fn generation_key(of: &LockKey, generation: u8) -> LockKey {
     key::prefixed(&format!("flight,{generation}"), of)
-}
-
-async fn claim(settings: &Settings, key: &LockKey, wait: Wait) -> Result<LockGuard, NoTurn> {
-    settings
-        .locks
-        .claim(key, FINGERPRINT, wait, Holding::default())
-        .await
-}
-
-/// The answer in a record, if there is one.
-fn answer_in(record: Bytes) -> Option<Arc<Answer>> {
-    match Record::decode(record).ok()?.outcome {
-        Outcome::Answer(answer) => Some(Arc::from(answer)),
-        Outcome::Tombstone(_) | Outcome::Value(_) => None,
-    }
 }
 
 impl Lead {
@@ -279,22 +218,14 @@ impl Lead {
             poll_fn(|cx| service.poll_ready(cx)).await?;
             service.call(request).await
         });
-        let unknown = Outcome::Tombstone(Tombstone::Unknown);
-        match AssertUnwindSafe(handling).catch_unwind().await {
-            Ok(Some(Ok(response))) => Some(Ok(self.share(&settings, response).await)),
-            Ok(Some(Err(error))) => {
-                self.end(&settings, unknown).await;
-                Some(Err(error))
-            }
-            Ok(None) => {
-                self.end(&settings, unknown).await;
-                None
-            }
-            Err(panic) => {
-                self.end(&settings, unknown).await;
-                std::panic::resume_unwind(panic)
-            }
-        }
+        let ended = match AssertUnwindSafe(handling).catch_unwind().await {
+            Ok(Some(Ok(response))) => return Some(Ok(self.share(&settings, response).await)),
+            Ok(Some(Err(error))) => Ok(Some(Err(error))),
+            Ok(None) => Ok(None),
+            Err(panic) => Err(panic),
+        };
+        self.end(&settings, Outcome::Unknown).await;
+        ended.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     async fn share<B>(self, settings: &Settings, response: Response<B>) -> Response<gate::Body<B>>
@@ -302,21 +233,20 @@ impl Lead {
         B: Body<Data = Bytes, Error: Into<BoxError>>,
     {
         let (parts, body) = response.into_parts();
-        let not_kept = Outcome::Tombstone(Tombstone::NotKept);
         let is_for_all = is_for_all(parts.status)
             && (settings.share_uncacheable || !is_uncacheable(&parts.headers));
         if !is_for_all || is_endless(&parts) {
-            self.end(settings, not_kept).await;
+            self.end(settings, Outcome::NotKept).await;
             return Response::from_parts(parts, gate::Body::inner(body));
         }
         let (max, within) = (settings.max_response, settings.read_within);
         let (outcome, body) = match read_response(body, max, within).await {
-            ReadResponse::Whole { data, trailers } => {
+            Ok((data, trailers)) => {
                 let answer = Answer::of(&parts, &[], trailers.clone(), data.clone());
                 let body = gate::Body::read(data, trailers, Rest::Nothing);
                 (Outcome::Answer(Box::new(answer)), body)
             }
-            ReadResponse::NotKept(body, _) => (not_kept, body),
+            Err((body, _)) => (Outcome::NotKept, body),
         };
         self.end(settings, outcome).await;
         Response::from_parts(parts, body)
@@ -326,30 +256,18 @@ impl Lead {
     /// members.
     async fn end(self, settings: &Settings, outcome: Outcome) {
         let keep_for = settings.keep_for;
-        let (fingerprint, retain) = match &outcome {
+        let (mark, retain) = match &outcome {
             Outcome::Answer(answer) if !keep_for.is_zero() && answer.status.is_success() => {
                 (KEPT, keep_for)
             }
             _ => (HANDED_OVER, HANDOVER),
         };
-        let record = Record {
-            fingerprint,
-            outcome,
-        };
-        if let Some(Claimed { guard, key }) = self.claimed {
-            let keeping = Keeping {
-                locks: settings.locks.clone(),
-                key,
-                fingerprint: FINGERPRINT,
-                record: record.encode(),
-                retain,
-                within: STORE_WITHIN,
-            };
-            keeping.keep(guard).await;
+        if let Some(guard) = self.claimed {
+            keep(guard, (&outcome.encode(mark), retain), STORE_WITHIN).await;
         }
-        self.member.end(match record.outcome {
+        self.member.end(match outcome {
             Outcome::Answer(answer) => Some(Arc::from(answer)),
-            Outcome::Tombstone(_) | Outcome::Value(_) => None,
+            Outcome::NotKept | Outcome::Unknown | Outcome::Value(_) => None,
         });
     }
 }

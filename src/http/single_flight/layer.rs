@@ -192,6 +192,7 @@ impl<S> Layer<S> for SingleFlightLayer {
     type Service = SingleFlight<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        SingleFlight::new(inner, self.settings.clone())
+        let settings = self.settings.clone();
+        SingleFlight { inner, settings }
     }
 }

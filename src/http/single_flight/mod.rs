@@ -3,9 +3,9 @@
 //! See [`SingleFlightLayer`].
 //!
 //! ```text
-//! GET /reports/7 ──▶ Lead:   runs the handler ──▶ the answer is stored ──▶ response
-//! GET /reports/7 ──▶ Follow: waits ─────────────────────────┴────────────▶ a copy
-//! GET /reports/7 ──▶ Alone:  the flight takes too long, or its answer is not shared ──▶ runs the handler, shares nothing
+//! GET /reports/7 ──▶ lead:   runs the handler ──▶ the answer is stored ──▶ response
+//! GET /reports/7 ──▶ follow: waits ─────────────────────────┴────────────▶ a copy
+//! GET /reports/7 ──▶ alone:  the flight takes too long, or its answer is not shared ──▶ runs the handler, shares nothing
 //! ```
 
 mod flight;

@@ -13,7 +13,7 @@ use tower_service::Service;
 use super::{flight, layer::Settings};
 use crate::{
     http::gate::{self, BoxError, ResponseFuture},
-    key::Derived,
+    key::one_key,
     rejection::{Asked, Rejection},
 };
 
@@ -21,14 +21,8 @@ use crate::{
 /// [`SingleFlightLayer`](super::SingleFlightLayer).
 #[derive(Debug, Clone)]
 pub struct SingleFlight<S> {
-    inner: S,
-    settings: Arc<Settings>,
-}
-
-impl<S> SingleFlight<S> {
-    pub(super) fn new(inner: S, settings: Arc<Settings>) -> Self {
-        Self { inner, settings }
-    }
+    pub(super) inner: S,
+    pub(super) settings: Arc<Settings>,
 }
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for SingleFlight<S>
@@ -54,23 +48,19 @@ where
             return ResponseFuture::pass(inner, request);
         }
         let (mut parts, body) = request.into_parts();
-        let rejection = match self.settings.key.derive(&mut parts) {
-            Ok(Derived::NoLock | Derived::NoRoute) => {
-                return ResponseFuture::pass(inner, Request::from_parts(parts, body));
-            }
-            Ok(Derived::Key(key)) => {
+        let several = "the answer to a request is shared by one key";
+        match one_key(&*self.settings.key, &mut parts, several) {
+            Ok(None) => ResponseFuture::pass(inner, Request::from_parts(parts, body)),
+            Ok(Some(key)) => {
                 let key = flight::key(&parts.method, &key);
                 let request = Request::from_parts(parts, body);
                 let settings = self.settings.clone();
-                return ResponseFuture::run(flight::join(settings, key, inner, request));
+                ResponseFuture::run(flight::join(settings, key, inner, request))
             }
-            Ok(Derived::Keys(_)) => {
-                Rejection::misconfigured("the answer to a request is shared by one key".into())
+            Err(error) => {
+                let rejection = Rejection::from_key_error(error).to(Asked::by(&parts));
+                ResponseFuture::refuse(rejection.refuse())
             }
-            Err(error) => Rejection::from_key_error(error),
-        };
-        let rejection = rejection.to(Asked::by(&parts));
-        let response = rejection.refuse();
-        ResponseFuture::refuse(response)
+        }
     }
 }

@@ -18,7 +18,7 @@ mod source;
 use std::{fmt::Display, str::FromStr, sync::Arc};
 
 use source::Origin;
-pub(super) use source::Source;
+pub(super) use source::{Source, written};
 
 use super::encode;
 
@@ -73,16 +73,6 @@ impl Part {
     #[cfg(feature = "axum")]
     pub(super) fn is_of_route(&self) -> bool {
         self.source.origin() == Origin::Route
-    }
-
-    #[cfg(feature = "axum")]
-    pub(super) fn is_computed(&self) -> bool {
-        self.source.origin() == Origin::Closure
-    }
-
-    #[cfg(feature = "axum")]
-    pub(super) fn is_required(&self) -> bool {
-        matches!(self.absent, Absent::Refused)
     }
 
     #[track_caller]

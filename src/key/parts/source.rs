@@ -48,26 +48,11 @@ pub(in crate::key) enum Source {
 
 impl Source {
     /// An extension, as text by a closure.
-    pub(in crate::key) fn extension<T, D>(
+    pub(in crate::key) fn extension<T: Send + Sync + 'static>(
         label: Text,
-        text: impl Fn(&T) -> D + Send + Sync + 'static,
-    ) -> Self
-    where
-        T: Send + Sync + 'static,
-        D: Display,
-    {
-        let read = move |extensions: &RequestExtensions<'_>| {
-            let value = text(extensions.get::<T>()?);
-            Some(written(&value))
-        };
-        Self::Extension(label, Arc::new(read))
-    }
-
-    /// An extension, as text by its `Display`.
-    pub(in crate::key) fn displayed_extension<T: Display + Send + Sync + 'static>(
-        label: Text,
+        text: impl Fn(&T) -> Result<String, fmt::Error> + Send + Sync + 'static,
     ) -> Self {
-        let read = |extensions: &RequestExtensions<'_>| Some(written(extensions.get::<T>()?));
+        let read = move |extensions: &RequestExtensions<'_>| extensions.get().map(&text);
         Self::Extension(label, Arc::new(read))
     }
 
@@ -163,14 +148,6 @@ impl Source {
         }
     }
 
-    /// The value that the program has set.
-    pub(in crate::key) fn constant(&self) -> Option<Cow<'_, str>> {
-        if let Self::Value(_, value) = self {
-            return Some(value.into());
-        }
-        None
-    }
-
     /// Appends the value in its encoded form.
     pub(in crate::key) fn encode(&self, value: &str, out: &mut String) {
         match self.row().2 {
@@ -260,7 +237,7 @@ enum TooLong {
 }
 
 /// The text of a value. Unlike `to_string`, this function does not panic if `Display` fails.
-fn written(value: &impl Display) -> Result<String, fmt::Error> {
+pub(in crate::key) fn written<T: Display>(value: &T) -> Result<String, fmt::Error> {
     let mut text = String::new();
     write!(text, "{value}")?;
     Ok(text)

@@ -14,7 +14,13 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::{LockGuard, Status};
-use crate::{Error, ErrorKind, locks::line::lost_error, store::Released, time::Instant, trace};
+use crate::{
+    Error, ErrorKind,
+    locks::{line::lost_error, recording::LateRecord},
+    store::Released,
+    time::Instant,
+    trace,
+};
 
 impl LockGuard {
     /// Ends the turn now, for all clones of this guard, and checks that the lease was held until
@@ -197,6 +203,11 @@ impl LockGuard {
             self.0.set_released();
         }
         outcome
+    }
+
+    /// The same record for a turn that was lost: see [`LateRecord`].
+    pub(crate) fn late_record(&self, record: (&Bytes, Duration)) -> LateRecord {
+        LateRecord::new(self.inner(), &self.granted().lease, record)
     }
 
     /// Ends the turn as [`record`](Self::record) does, without freeing the key. A record that was
