@@ -225,6 +225,21 @@ async fn what_another_process_has_written_is_seen_before_the_answer() {
     assert_eq!(free(&two, b, false).await, Released::NotOurs);
 }
 
+/// Invariant 2.
+#[tokio::test(start_paused = true)]
+async fn a_guess_is_not_answered_with() {
+    let engine = InMemory::default();
+    let (one, two) = (store(&engine), store(&engine));
+    let (a, b) = (owner(), owner());
+    assert!(matches!(ask(&one, a, WAIT).await, Acquired::Granted(_)));
+    // The guess of the second process is a free key, and then that of the first one is a held key.
+    assert_eq!(free(&two, a, false).await, Released::Freed);
+    assert!(matches!(
+        ask(&one, b, Queueing::No).await,
+        Acquired::Granted(_)
+    ));
+}
+
 /// Invariant 4.
 #[tokio::test(start_paused = true)]
 async fn after_a_release_in_doubt_no_earlier_call_takes_effect() {
