@@ -14,7 +14,7 @@
 //! Before a request runs, and before it is told that the outcome of an earlier one is not known, the
 //! program is asked ([`recall`]).
 
-use std::sync::Arc;
+use std::{slice, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, request::Parts};
@@ -33,7 +33,7 @@ use super::{
 use crate::{
     ErrorKind,
     http::gate::{self, BoxError},
-    lock::RequestGuards,
+    lock::{Layer, RequestGuards},
     locks::NoTurn,
     read_body::read,
     rejection::{Reason, Rejection},
@@ -92,7 +92,10 @@ where
 {
     // Before the key is claimed: a slow upload holds no key.
     let body = read(body, settings.max_request).await?;
-    let counted = enter(settings, keyed)?;
+    // An upload that never ends counts for nobody.
+    let counted = scope::enter(&settings.locks, &keyed.scope, settings.max_running);
+    let detail = "too many requests of this client are under way";
+    let counted = counted.ok_or_else(|| Rejection::new(Reason::TooManyRunning, detail))?;
     let fingerprint = settings.comparison.fingerprint(parts, &body);
     let claiming = settings.locks.claim(
         &keyed.key,
@@ -110,7 +113,8 @@ where
     let claim = keyed.claim(fingerprint, guard.token());
     #[cfg(feature = "postgres")]
     let claim = claim.within_database(settings, &guard);
-    RequestGuards::add_claim(&mut parts.extensions, &guard);
+    let turn = Ok(slice::from_ref(&guard));
+    RequestGuards::add(&mut parts.extensions, Layer::Idempotency, turn);
     let mut first = First {
         settings: settings.clone(),
         keyed: keyed.clone(),
@@ -182,16 +186,6 @@ async fn without_turn(
         let _ = settings.locks.record_for(&keyed.key, owner, record).await;
     }
     Ok(answer)
-}
-
-/// Counts the request, whose body was read, among the requests of the scope that are under way in
-/// this process.
-fn enter(settings: &Settings, keyed: &Keyed) -> Result<Counted, Rejection> {
-    let counted = scope::enter(&settings.locks, &keyed.scope, settings.max_running);
-    counted.ok_or_else(|| {
-        let detail = "too many requests of this client are under way";
-        Rejection::new(Reason::TooManyRunning, detail)
-    })
 }
 
 /// The answer to a request whose key has a record.

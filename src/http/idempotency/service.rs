@@ -69,7 +69,7 @@ where
                 let handling = handle::<M, _, _, _>(settings.clone(), keyed, inner, parts, body);
                 ResponseFuture::run(handling)
             }
-            Err(rejection) => ResponseFuture::refuse(rejection.to(Asked::by(&parts)).refuse()),
+            Err(rejection) => ResponseFuture::refuse(rejection, &parts),
         }
     }
 }
@@ -143,9 +143,8 @@ fn keyed(settings: &Settings, parts: &mut Parts) -> Result<Option<Keyed>, Reject
     if !settings.methods.contains(&parts.method) {
         return Ok(None);
     }
-    if let Err(error) = settings.locks.check_holding(settings.holding()) {
-        return Err(Rejection::misconfigured(error.to_string()));
-    }
+    let holding = settings.locks.check_holding(settings.holding());
+    holding.map_err(|error| Rejection::misconfigured(error.to_string()))?;
     let name = settings.source.read(parts, settings.strict);
     if matches!(name, Ok(None)) && !(settings.required && key::may_have_route(parts)) {
         return Ok(None);
