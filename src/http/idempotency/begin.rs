@@ -7,7 +7,7 @@
 //! | is claimed with the same fingerprint | waits for the record, up to its limit; then 409 |
 //! | is claimed with the same fingerprint, at most once, by a process that is dead | the same, and the outcome is unknown |
 //! | is claimed with another fingerprint | 422, with the parts that differ |
-//! | has the record of an equal request | gets the recorded answer ([`Begun::Again`]) |
+//! | has the record of an equal request | gets the recorded answer ([`again`]) |
 //! | has the record of another request | 422 |
 //! | has a tombstone | 409 |
 //!
@@ -52,13 +52,6 @@ pub(super) struct First {
     _counted: Counted,
 }
 
-/// How a request goes on that is not refused.
-pub(super) enum Begun {
-    First(First, Bytes),
-    /// The request was answered before.
-    Again(Box<Answer>),
-}
-
 /// The response to a request that was answered before.
 pub(super) fn again<B>(answer: Answer) -> Response<gate::Body<B>> {
     trace::idempotent(Idempotent::Replayed);
@@ -80,13 +73,13 @@ pub(super) fn count_refusal(reason: Reason) {
     trace::idempotent(found.map_or(Idempotent::Failed, |(_, outcome)| outcome));
 }
 
-/// Reads the body and claims the key.
+/// Reads the body and claims the key. The answer, if the request was answered before.
 pub(super) async fn begin<B>(
     settings: &Arc<Settings>,
     keyed: &Keyed,
     parts: &mut Parts,
     body: B,
-) -> Result<Begun, Rejection>
+) -> Result<Result<(First, Bytes), Box<Answer>>, Rejection>
 where
     B: Body<Data = Bytes, Error: Into<BoxError>>,
 {
@@ -107,7 +100,7 @@ where
         Ok(guard) => guard,
         Err(no_turn) => {
             let answering = Box::pin(without_turn(no_turn, settings, keyed, fingerprint));
-            return answering.await.map(Begun::Again);
+            return answering.await.map(Err);
         }
     };
     let claim = keyed.claim(fingerprint, guard.token());
@@ -126,11 +119,11 @@ where
         && let Some(answer) = recall(settings, claim.clone()).await?
     {
         Box::pin(first.recalled(&answer)).await;
-        return Ok(Begun::Again(answer));
+        return Ok(Err(answer));
     }
     trace::idempotent(Idempotent::First);
     parts.extensions.insert(claim);
-    Ok(Begun::First(first, body))
+    Ok(Ok((first, body)))
 }
 
 /// The answer to a request that has not claimed its key.

@@ -12,7 +12,7 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::{
-    begin::{Begun, again, begin, count_refusal},
+    begin::{again, begin, count_refusal},
     claim::Claim,
     fingerprint::Fingerprint,
     run::run,
@@ -90,12 +90,12 @@ where
     ResBody: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     match begin(&settings, &keyed, &mut parts, body).await {
-        Ok(Begun::First(first, body)) => {
+        Ok(Ok((first, body))) => {
             // Keys further in may come from the body.
             parts.extensions.insert(WholeBody(body.clone()));
             run(first, service, Request::from_parts(parts, M::whole(body))).await
         }
-        Ok(Begun::Again(answer)) => Ok(again(*answer)),
+        Ok(Err(answer)) => Ok(again(*answer)),
         Err(rejection) => {
             count_refusal(rejection.reason());
             Ok(keyed.refuse(&settings, rejection).map(gate::Body::whole))
