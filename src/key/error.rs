@@ -6,8 +6,8 @@ use crate::Error;
 
 /// Why no key could be derived from a request.
 ///
-/// Either the request is at fault ([`is_bad_request`](Self::is_bad_request), 400), or the place of
-/// the layer ([`is_misconfigured`](Self::is_misconfigured), 500).
+/// Either the request is at fault (400), or the place of the layer
+/// ([`is_misconfigured`](Self::is_misconfigured), 500).
 ///
 /// The message names the part of the request and the mistake. The message never repeats a value:
 /// text from a client does not belong into the log, nor into a response.
@@ -18,7 +18,7 @@ use crate::Error;
 ///
 /// let (mut parts, ()) = Request::post("/").body(())?.into_parts();
 /// let error = key::request().header("x-order-id").derive(&mut parts).unwrap_err();
-/// assert!(error.is_bad_request());
+/// assert!(!error.is_misconfigured());
 /// assert_eq!(error.to_string(), "the header `x-order-id` is missing");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -96,12 +96,7 @@ impl KeyError {
         self.kind
     }
 
-    /// The client is at fault: everything but [`KeyErrorKind::Misconfigured`].
-    pub fn is_bad_request(&self) -> bool {
-        !self.is_misconfigured()
-    }
-
-    /// The server is at fault: [`KeyErrorKind::Misconfigured`].
+    /// The server is at fault: [`KeyErrorKind::Misconfigured`]. Otherwise the client is.
     pub fn is_misconfigured(&self) -> bool {
         self.kind == KeyErrorKind::Misconfigured
     }

@@ -32,7 +32,7 @@ fn key_of(key: &RequestKey, request: Builder) -> String {
 fn refusal(key: &RequestKey, request: Builder) -> (KeyErrorKind, String) {
     let error = key.derive(&mut parts_of(request)).unwrap_err();
     assert_eq!(
-        error.is_bad_request(),
+        !error.is_misconfigured(),
         error.kind() != KeyErrorKind::Misconfigured
     );
     (error.kind(), error.to_string())

@@ -35,16 +35,16 @@ pub struct Body<B> {
 /// The part of the body after the frames that were read.
 #[pin_project(project = RestProj)]
 pub(crate) enum Rest<B> {
-    Nothing,
     Inner(#[pin] B),
     Boxed(Pin<Box<B>>),
-    Error(Option<BoxError>),
+    /// Nothing, or an error.
+    Ended(Option<BoxError>),
 }
 
 impl<B> Body<B> {
     /// A body of these bytes, without trailers.
     pub(crate) fn whole(bytes: Bytes) -> Self {
-        Self::read(bytes, None, Rest::Nothing)
+        Self::read(bytes, None, Rest::Ended(None))
     }
 
     /// A body of which nothing was read.
@@ -83,7 +83,7 @@ where
         let mut this = self.project();
         if let Some(Poll::Ready(loss)) = this.turn.as_mut().map(|turn| turn.poll_lost(cx)) {
             // The body is dropped: the work behind it must not go on beside the next holder.
-            this.rest.set(Rest::Nothing);
+            this.rest.set(Rest::Ended(None));
             *this.turn = None;
             let message = format!("the lease was lost while the body was sent: {loss}");
             return Poll::Ready(Some(Err(Error::new(ErrorKind::Lost, message).into())));
@@ -94,12 +94,11 @@ where
             return Poll::Ready(read.map(Ok));
         }
         let frame = match this.rest.as_mut().project() {
-            RestProj::Nothing => None,
             RestProj::Inner(rest) => ready!(rest.poll_frame(cx)).map(|it| it.map_err(Into::into)),
             RestProj::Boxed(rest) => {
                 ready!(rest.as_mut().poll_frame(cx)).map(|it| it.map_err(Into::into))
             }
-            RestProj::Error(error) => error.take().map(Err),
+            RestProj::Ended(error) => error.take().map(Err),
         };
         // A server that knows the length need not ask for the frame after the last.
         if !matches!(frame, Some(Ok(_))) || this.rest.is_end_stream() {
@@ -129,19 +128,18 @@ where
 impl<B: http_body::Body> Rest<B> {
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Nothing | Self::Error(None) => true,
             Self::Inner(rest) => rest.is_end_stream(),
             Self::Boxed(rest) => rest.is_end_stream(),
-            Self::Error(Some(_)) => false,
+            Self::Ended(error) => error.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Nothing | Self::Error(None) => SizeHint::with_exact(0),
             Self::Inner(rest) => rest.size_hint(),
             Self::Boxed(rest) => rest.size_hint(),
-            Self::Error(Some(_)) => SizeHint::default(),
+            Self::Ended(None) => SizeHint::with_exact(0),
+            Self::Ended(Some(_)) => SizeHint::default(),
         }
     }
 }

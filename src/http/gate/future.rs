@@ -2,16 +2,18 @@
 
 use std::{
     fmt,
+    future::poll_fn,
     pin::Pin,
     task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, request::Parts};
 use pin_project::pin_project;
 use tower_service::Service;
 
 use super::Body;
+use crate::rejection::{Asked, Rejection};
 
 /// The future of a layer's response.
 ///
@@ -40,7 +42,8 @@ impl<S, ReqBody, ResBody> ResponseFuture<S, ReqBody, ResBody>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,
 {
-    pub(crate) fn refuse(response: Response<Bytes>) -> Self {
+    pub(crate) fn refuse(rejection: Rejection, by: &Parts) -> Self {
+        let response = rejection.to(Asked::by(by)).refuse();
         Self(Stage::Refused(Some(response)))
     }
 
@@ -85,6 +88,15 @@ where
             }
         }
     }
+}
+
+/// Calls a service, once it is ready.
+pub(crate) async fn call<S, R>(mut service: S, request: R) -> Result<S::Response, S::Error>
+where
+    S: Service<R>,
+{
+    poll_fn(|cx| service.poll_ready(cx)).await?;
+    service.call(request).await
 }
 
 impl<S, ReqBody, ResBody> fmt::Debug for ResponseFuture<S, ReqBody, ResBody>

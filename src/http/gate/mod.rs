@@ -21,6 +21,7 @@ pub use body::Body;
 pub use future::ResponseFuture;
 pub(crate) use {
     body::Rest,
+    future::call,
     held::{Guards, HeldTurn, TaskTurns},
     task::run_to_end,
 };

@@ -7,14 +7,14 @@
 //! | is claimed with the same fingerprint | waits for the record, up to its limit; then 409 |
 //! | is claimed with the same fingerprint, at most once, by a process that is dead | the same, and the outcome is unknown |
 //! | is claimed with another fingerprint | 422, with the parts that differ |
-//! | has the record of an equal request | gets the recorded answer ([`Begun::Again`]) |
+//! | has the record of an equal request | gets the recorded answer ([`again`]) |
 //! | has the record of another request | 422 |
 //! | has a tombstone | 409 |
 //!
 //! Before a request runs, and before it is told that the outcome of an earlier one is not known, the
 //! program is asked ([`recall`]).
 
-use std::sync::Arc;
+use std::{slice, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response, request::Parts};
@@ -33,7 +33,7 @@ use super::{
 use crate::{
     ErrorKind,
     http::gate::{self, BoxError},
-    lock::RequestGuards,
+    lock::{Layer, RequestGuards},
     locks::NoTurn,
     read_body::read,
     rejection::{Reason, Rejection},
@@ -50,13 +50,6 @@ pub(super) struct First {
     pub(super) fingerprint: Fingerprint,
     pub(super) claimed: Claimed,
     _counted: Counted,
-}
-
-/// How a request goes on that is not refused.
-pub(super) enum Begun {
-    First(First, Bytes),
-    /// The request was answered before.
-    Again(Box<Answer>),
 }
 
 /// The response to a request that was answered before.
@@ -80,19 +73,22 @@ pub(super) fn count_refusal(reason: Reason) {
     trace::idempotent(found.map_or(Idempotent::Failed, |(_, outcome)| outcome));
 }
 
-/// Reads the body and claims the key.
+/// Reads the body and claims the key. The answer, if the request was answered before.
 pub(super) async fn begin<B>(
     settings: &Arc<Settings>,
     keyed: &Keyed,
     parts: &mut Parts,
     body: B,
-) -> Result<Begun, Rejection>
+) -> Result<Result<(First, Bytes), Box<Answer>>, Rejection>
 where
     B: Body<Data = Bytes, Error: Into<BoxError>>,
 {
     // Before the key is claimed: a slow upload holds no key.
     let body = read(body, settings.max_request).await?;
-    let counted = enter(settings, keyed)?;
+    // An upload that never ends counts for nobody.
+    let counted = scope::enter(&settings.locks, &keyed.scope, settings.max_running);
+    let detail = "too many requests of this client are under way";
+    let counted = counted.ok_or_else(|| Rejection::new(Reason::TooManyRunning, detail))?;
     let fingerprint = settings.comparison.fingerprint(parts, &body);
     let claiming = settings.locks.claim(
         &keyed.key,
@@ -104,13 +100,14 @@ where
         Ok(guard) => guard,
         Err(no_turn) => {
             let answering = Box::pin(without_turn(no_turn, settings, keyed, fingerprint));
-            return answering.await.map(Begun::Again);
+            return answering.await.map(Err);
         }
     };
     let claim = keyed.claim(fingerprint, guard.token());
     #[cfg(feature = "postgres")]
     let claim = claim.within_database(settings, &guard);
-    RequestGuards::add_claim(&mut parts.extensions, &guard);
+    let turn = Ok(slice::from_ref(&guard));
+    RequestGuards::add(&mut parts.extensions, Layer::Idempotency, turn);
     let mut first = First {
         settings: settings.clone(),
         keyed: keyed.clone(),
@@ -122,11 +119,11 @@ where
         && let Some(answer) = recall(settings, claim.clone()).await?
     {
         Box::pin(first.recalled(&answer)).await;
-        return Ok(Begun::Again(answer));
+        return Ok(Err(answer));
     }
     trace::idempotent(Idempotent::First);
     parts.extensions.insert(claim);
-    Ok(Begun::First(first, body))
+    Ok(Ok((first, body)))
 }
 
 /// The answer to a request that has not claimed its key.
@@ -182,16 +179,6 @@ async fn without_turn(
         let _ = settings.locks.record_for(&keyed.key, owner, record).await;
     }
     Ok(answer)
-}
-
-/// Counts the request, whose body was read, among the requests of the scope that are under way in
-/// this process.
-fn enter(settings: &Settings, keyed: &Keyed) -> Result<Counted, Rejection> {
-    let counted = scope::enter(&settings.locks, &keyed.scope, settings.max_running);
-    counted.ok_or_else(|| {
-        let detail = "too many requests of this client are under way";
-        Rejection::new(Reason::TooManyRunning, detail)
-    })
 }
 
 /// The answer to a request whose key has a record.

@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, request::Parts};
 
 use crate::http::opaque::Opaque;
 
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// The longest key, in bytes.
 const MAX_LEN: usize = 255;
@@ -25,12 +25,6 @@ type Find = Opaque<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
 pub(super) enum Source {
     Header(HeaderName),
     Computed(Find),
-}
-
-impl Default for Source {
-    fn default() -> Self {
-        Self::Header(IDEMPOTENCY_KEY)
-    }
 }
 
 impl Source {

@@ -113,10 +113,9 @@ async fn store(guard: LockGuard, record: (&Bytes, Duration), until: Instant) -> 
             Ok(Released::NotOurs | Released::NotYet) => break,
             Err(error) => error,
         };
-        if let Some(kept) = gives_up(&error, until) {
+        if let Some(kept) = given_up(&error, until).await {
             return kept;
         }
-        sleep_until(later(now(), PAUSE)).await;
     }
     // Local requests with the same key wait on until the record is there.
     let lost = claimed.take();
@@ -132,16 +131,20 @@ async fn store_late(lost: LockGuard, record: (&Bytes, Duration), until: Instant)
             Ok(false) => return Kept::Superseded,
             Err(error) => error,
         };
-        if let Some(kept) = gives_up(&error, until) {
+        if let Some(kept) = given_up(&error, until).await {
             return kept;
         }
-        sleep_until(later(now(), PAUSE)).await;
     }
 }
 
-fn gives_up(error: &Error, until: Instant) -> Option<Kept> {
+/// What is known of a record that is given up after this error; `None` after a pause, if it is worth
+/// another try.
+async fn given_up(error: &Error, until: Instant) -> Option<Kept> {
     let kept = match error.kind() {
-        ErrorKind::Unreachable if now() < until => return None,
+        ErrorKind::Unreachable if now() < until => {
+            sleep_until(later(now(), PAUSE)).await;
+            return None;
+        }
         ErrorKind::Unreachable => Kept::Unknown,
         ErrorKind::InvalidKey
         | ErrorKind::InvalidConfig

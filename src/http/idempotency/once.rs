@@ -165,7 +165,6 @@ impl Locks {
     where
         T: Recordable,
     {
-        let key = key.try_into().map_err(Into::into)?;
         self.run_claimed(key, retain, self.usual_wait(), work).await
     }
 
@@ -209,14 +208,13 @@ impl Locks {
     where
         T: Recordable,
     {
-        let key = key.try_into().map_err(Into::into)?;
         self.run_claimed(key, retain, Wait::AtMost(limit), work)
             .await
     }
 
     async fn run_claimed<T, E>(
         &self,
-        key: LockKey,
+        key: impl TryInto<LockKey, Error: Into<Error>>,
         retain: Duration,
         wait: Wait,
         work: impl AsyncFnOnce(LockGuard) -> Result<T, E>,
@@ -224,6 +222,7 @@ impl Locks {
     where
         T: Recordable,
     {
+        let key: LockKey = key.try_into().map_err(Into::into)?;
         self.expect_records();
         let key = key::prefixed(LABEL, &key);
         let fingerprint = Bytes::from_static(b"once");

@@ -41,7 +41,7 @@ where
         let frame = match timeout_at(until, body.frame()).await {
             None => break (Rest::Boxed(body), TOO_SLOW),
             Some(None) => return Ok((read.into_bytes(), trailers)),
-            Some(Some(Err(error))) => break (Rest::Error(Some(error.into())), BROKE_OFF),
+            Some(Some(Err(error))) => break (Rest::Ended(Some(error.into())), BROKE_OFF),
             Some(Some(Ok(frame))) => frame,
         };
         match frame.into_data() {

@@ -161,7 +161,7 @@ impl Answer {
 
     /// The answer as a response.
     pub(crate) fn into_response<B>(self) -> Response<gate::Body<B>> {
-        let body = gate::Body::read(self.body, self.trailers, Rest::Nothing);
+        let body = gate::Body::read(self.body, self.trailers, Rest::Ended(None));
         let mut response = Response::new(body);
         *response.status_mut() = self.status;
         *response.headers_mut() = self.headers;

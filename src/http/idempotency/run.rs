@@ -153,7 +153,7 @@ impl First {
             }
         };
         let keep = keep.unwrap_or_else(|| self.keeps(&parts, trailers.as_ref()));
-        let body = gate::Body::read(data.clone(), trailers.clone(), Rest::Nothing);
+        let body = gate::Body::read(data.clone(), trailers.clone(), Rest::Ended(None));
         let outcome = outcome(keep, || self.answer(&parts, trailers, data));
         (Response::from_parts(parts, body), outcome)
     }

@@ -12,12 +12,8 @@ use std::{
 
 use crate::{LockKey, Locks};
 
-/// A scope within the keys of a store.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Scope {
-    space: Arc<str>,
-    key: LockKey,
-}
+/// The space of a store's keys, and a scope within it.
+type Scope = (Arc<str>, LockKey);
 
 /// A request that is under way, counted in its scope. `None` for a layer without a limit.
 #[derive(Debug)]
@@ -36,10 +32,7 @@ pub(super) fn enter(locks: &Locks, scope: &LockKey, limit: Option<usize>) -> Opt
     let Some(limit) = limit else {
         return Some(Counted(None));
     };
-    let scope = Scope {
-        space: locks.space().clone(),
-        key: scope.clone(),
-    };
+    let scope = (locks.space().clone(), scope.clone());
     let mut running = running();
     let count = running.get(&scope).copied().unwrap_or(0);
     (count < limit).then(|| {
@@ -79,7 +72,7 @@ mod tests {
         assert!(enter(&a).is_some());
         drop(second);
         let mut counted = running().clone();
-        counted.retain(|scope, _| scope.space == *locks.space());
+        counted.retain(|(space, _), _| space == locks.space());
         assert!(counted.is_empty());
     }
 }

@@ -12,7 +12,7 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::{
-    begin::{Begun, again, begin, count_refusal},
+    begin::{again, begin, count_refusal},
     claim::Claim,
     fingerprint::Fingerprint,
     run::run,
@@ -69,7 +69,7 @@ where
                 let handling = handle::<M, _, _, _>(settings.clone(), keyed, inner, parts, body);
                 ResponseFuture::run(handling)
             }
-            Err(rejection) => ResponseFuture::refuse(rejection.to(Asked::by(&parts)).refuse()),
+            Err(rejection) => ResponseFuture::refuse(rejection, &parts),
         }
     }
 }
@@ -90,12 +90,12 @@ where
     ResBody: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     match begin(&settings, &keyed, &mut parts, body).await {
-        Ok(Begun::First(first, body)) => {
+        Ok(Ok((first, body))) => {
             // Keys further in may come from the body.
             parts.extensions.insert(WholeBody(body.clone()));
             run(first, service, Request::from_parts(parts, M::whole(body))).await
         }
-        Ok(Begun::Again(answer)) => Ok(again(*answer)),
+        Ok(Err(answer)) => Ok(again(*answer)),
         Err(rejection) => {
             count_refusal(rejection.reason());
             Ok(keyed.refuse(&settings, rejection).map(gate::Body::whole))
@@ -143,9 +143,8 @@ fn keyed(settings: &Settings, parts: &mut Parts) -> Result<Option<Keyed>, Reject
     if !settings.methods.contains(&parts.method) {
         return Ok(None);
     }
-    if let Err(error) = settings.locks.check_holding(settings.holding()) {
-        return Err(Rejection::misconfigured(error.to_string()));
-    }
+    let holding = settings.locks.check_holding(settings.holding());
+    holding.map_err(|error| Rejection::misconfigured(error.to_string()))?;
     let name = settings.source.read(parts, settings.strict);
     if matches!(name, Ok(None)) && !(settings.required && key::may_have_route(parts)) {
         return Ok(None);

@@ -7,7 +7,7 @@ use http::{HeaderName, Method};
 
 use super::{
     fingerprint::{Comparison, Fingerprint},
-    header::Source,
+    header::{IDEMPOTENCY_KEY, Source},
     policy::{Answered, DecideOnError, Keep},
     recall::Recall,
     record::{Answer, Outcome},
@@ -58,7 +58,7 @@ impl Settings {
             methods: vec![Method::POST, Method::PATCH],
             required: false,
             strict: false,
-            source: Source::default(),
+            source: Source::Header(IDEMPOTENCY_KEY),
             comparison: Comparison::default(),
             never_replayed: Vec::new(),
             wait: Wait::AtMost(defaults::WAIT),

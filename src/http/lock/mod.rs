@@ -43,7 +43,7 @@ mod service;
 mod settings;
 
 pub use layer::DistributedLockLayer;
-pub(crate) use request_guards::RequestGuards;
 pub use request_guards::{AllGuards, NoGuard, NotLocked};
+pub(crate) use request_guards::{Layer, RequestGuards};
 pub use service::DistributedLock;
 pub use settings::{Fenced, OnLoss};

@@ -39,11 +39,12 @@ struct Passed {
 
 /// The kind of a layer that a request has passed.
 #[derive(Clone, PartialEq, Eq)]
-enum Layer {
+pub(crate) enum Layer {
     Lock {
         name: Option<Arc<str>>,
         on_loss: OnLoss,
     },
+    /// Its turn is the claim.
     Idempotency,
 }
 
@@ -98,26 +99,15 @@ pub enum NoGuard {
 }
 
 impl RequestGuards {
-    /// Adds the outcome of a lock's layer.
-    pub(super) fn add_lock(
+    /// Adds the outcome of a layer.
+    pub(crate) fn add(
         extensions: &mut Extensions,
-        name: Option<Arc<str>>,
-        on_loss: OnLoss,
+        by: Layer,
         guards: Result<&[LockGuard], NotLocked>,
     ) {
         let turns = guards.map(reentry::weak);
-        Self::add(extensions, Layer::Lock { name, on_loss }, turns);
-    }
-
-    /// Adds the claim of an idempotency layer.
-    pub(crate) fn add_claim(extensions: &mut Extensions, guard: &LockGuard) {
-        let turns = reentry::weak(std::slice::from_ref(guard));
-        Self::add(extensions, Layer::Idempotency, Ok(turns));
-    }
-
-    fn add(extensions: &mut Extensions, by: Layer, turns: Result<WeakGuards, NotLocked>) {
-        let guards = extensions.get_or_insert_default::<Self>();
-        guards.0.push(Passed { by, turns });
+        let passed = extensions.get_or_insert_default::<Self>();
+        passed.0.push(Passed { by, turns });
     }
 
     /// The turn that the request already holds at this key.
@@ -142,29 +132,16 @@ impl RequestGuards {
     pub(crate) fn for_task(extensions: &Extensions) -> TaskTurns {
         let (mut cancelling, mut others) = (Guards::new(), Guards::new());
         for passed in extensions.get::<Self>().iter().flat_map(|it| &it.0) {
-            match passed.by {
-                Layer::Lock {
-                    on_loss: OnLoss::Cancel,
-                    ..
-                } => cancelling.extend(passed.guards()),
-                Layer::Lock {
-                    on_loss: OnLoss::Finish,
-                    ..
-                } => others.extend(passed.guards()),
-                // The claim ends with a record, which its own task stores.
-                Layer::Idempotency => {}
+            // A claim ends with a record, which its own task stores.
+            let Layer::Lock { on_loss, .. } = &passed.by else {
+                continue;
+            };
+            match on_loss {
+                OnLoss::Cancel => cancelling.extend(passed.guards()),
+                OnLoss::Finish => others.extend(passed.guards()),
             }
         }
         TaskTurns::new(cancelling, others)
-    }
-
-    /// The outcome of the innermost lock's layer. Layers further out do not count.
-    fn innermost_lock(extensions: &Extensions) -> Result<&Passed, NoGuard> {
-        let guards = extensions.get::<Self>().ok_or(NoGuard::NoLayer)?;
-        let mut passed = guards.0.iter().rev();
-        passed
-            .find(|passed| passed.is_lock())
-            .ok_or(NoGuard::NoLayer)
     }
 }
 
@@ -223,7 +200,10 @@ impl LockGuard {
     ///
     /// See [`NoGuard`].
     pub fn from_extensions(extensions: &Extensions) -> Result<Self, NoGuard> {
-        RequestGuards::innermost_lock(extensions)?.guard()
+        let guards = extensions.get::<RequestGuards>();
+        let mut passed = guards.iter().flat_map(|it| it.0.iter().rev());
+        let innermost = passed.find(|passed| passed.is_lock());
+        innermost.ok_or(NoGuard::NoLayer)?.guard()
     }
 }
 

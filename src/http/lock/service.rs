@@ -16,7 +16,7 @@ use tower_service::Service;
 use super::{
     OnLoss,
     end::{End, lost_in_handler},
-    request_guards::{NotLocked, RequestGuards},
+    request_guards::{Layer, NotLocked, RequestGuards},
     settings::Settings,
 };
 use crate::{
@@ -72,10 +72,7 @@ where
                 let request = Request::from_parts(parts, body);
                 ResponseFuture::run(handle(settings.clone(), wanted, inner, request))
             }
-            Err(rejection) => {
-                let rejection = rejection.to(Asked::by(&parts));
-                ResponseFuture::refuse(rejection.refuse())
-            }
+            Err(rejection) => ResponseFuture::refuse(rejection, &parts),
         }
     }
 }
@@ -222,7 +219,8 @@ fn lost_before() -> Error {
 
 /// Adds the outcome of the lock to the request's extensions.
 fn note(settings: &Settings, to: &mut Extensions, guards: Result<&[LockGuard], NotLocked>) {
-    RequestGuards::add_lock(to, settings.name.clone(), settings.loss, guards);
+    let (name, on_loss) = (settings.name.clone(), settings.loss);
+    RequestGuards::add(to, Layer::Lock { name, on_loss }, guards);
 }
 
 /// Runs a step of the handler with its turns in the task-local of [`reentry`], and within the span

@@ -5,21 +5,23 @@ use bytes::Bytes;
 use crate::http::gate;
 
 /// Makes a request body from bytes that were read: [`SameBody`] or [`AnyBody`].
-pub trait Rebuild<B>: sealed::Sealed + Send + Sync + 'static {
-    /// The body that the inner service gets.
-    type Body;
+pub trait Rebuild<B>: sealed::Rebuild<B> + Send + Sync + 'static {}
 
-    /// A body that was read.
-    fn whole(bytes: Bytes) -> Self::Body;
-
-    /// A body that was not read.
-    fn unread(body: B) -> Self::Body;
-}
+impl<B, M: sealed::Rebuild<B> + Send + Sync + 'static> Rebuild<B> for M {}
 
 mod sealed {
-    pub trait Sealed {}
-    impl Sealed for super::SameBody {}
-    impl Sealed for super::AnyBody {}
+    use bytes::Bytes;
+
+    pub trait Rebuild<B> {
+        /// The body that the inner service gets.
+        type Body;
+
+        /// A body that was read.
+        fn whole(bytes: Bytes) -> Self::Body;
+
+        /// A body that was not read.
+        fn unread(body: B) -> Self::Body;
+    }
 }
 
 /// The inner service takes the same type of body, which must implement `From<Bytes>`, as axum's
@@ -32,7 +34,7 @@ pub struct SameBody;
 #[derive(Debug, Clone, Copy)]
 pub struct AnyBody;
 
-impl<B: From<Bytes>> Rebuild<B> for SameBody {
+impl<B: From<Bytes>> sealed::Rebuild<B> for SameBody {
     type Body = B;
 
     fn whole(bytes: Bytes) -> B {
@@ -44,7 +46,7 @@ impl<B: From<Bytes>> Rebuild<B> for SameBody {
     }
 }
 
-impl<B> Rebuild<B> for AnyBody {
+impl<B> sealed::Rebuild<B> for AnyBody {
     type Body = gate::Body<B>;
 
     fn whole(bytes: Bytes) -> gate::Body<B> {

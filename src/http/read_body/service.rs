@@ -1,7 +1,6 @@
 //! The service: reads the body of a request, and passes the request on.
 
 use std::{
-    future::poll_fn,
     marker::PhantomData,
     task::{Context, Poll},
 };
@@ -56,7 +55,7 @@ where
 /// Reads the body, and calls the inner service.
 async fn handle<M, S, ReqBody, ResBody>(
     limit: usize,
-    mut service: S,
+    service: S,
     request: Request<ReqBody>,
 ) -> Result<Response<gate::Body<ResBody>>, S::Error>
 where
@@ -72,10 +71,8 @@ where
             return Ok(rejection.refuse().map(gate::Body::whole));
         }
     };
-    poll_fn(|cx| service.poll_ready(cx)).await?;
     let request = whole::<M, _>(Request::from_parts(parts, body));
-    let response = service.call(request).await?;
-    Ok(response.map(gate::Body::inner))
+    Ok(gate::call(service, request).await?.map(gate::Body::inner))
 }
 
 /// The request with a body that was read. Keys further in may come from the body.

@@ -1,9 +1,6 @@
 //! What a refusal takes from the request that it answers.
 
-use std::{
-    num::NonZeroU64,
-    sync::atomic::{AtomicU64, Ordering},
-};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::{Extensions, HeaderMap, request::Parts};
 
@@ -36,15 +33,14 @@ impl Asked {
 /// A service that the handler calls with another request refuses that one. Such a refusal says
 /// nothing about the handler, which may have acted before the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RequestId(NonZeroU64);
+pub(crate) struct RequestId(u64);
 
 impl RequestId {
     /// Gives the request an id, unless a layer further out has given it one.
     pub(crate) fn give(extensions: &mut Extensions) {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         if extensions.get::<Self>().is_none() {
-            let id = NonZeroU64::new(NEXT.fetch_add(1, Ordering::Relaxed));
-            extensions.insert(Self(id.expect("there are fewer than 2^64 requests")));
+            extensions.insert(Self(NEXT.fetch_add(1, Ordering::Relaxed)));
         }
     }
 }

@@ -66,7 +66,8 @@ pub struct Rejection {
     instance: Uuid,
     retry_after: Option<Duration>,
     idempotency_key: Option<Box<str>>,
-    source: Option<Source>,
+    /// The cause, for the log only.
+    source: Option<Arc<dyn StdError + Send + Sync>>,
     asked: Asked,
     by: By,
 }
@@ -96,13 +97,6 @@ pub(crate) enum Handler {
     MayHaveActed(Reason),
 }
 
-/// The cause, for the log only.
-#[derive(Debug, Clone)]
-enum Source {
-    Cause(Arc<dyn StdError + Send + Sync>),
-    Misconfigured(String),
-}
-
 impl Rejection {
     pub(crate) fn new(reason: Reason, detail: impl Into<Cow<'static, str>>) -> Self {
         Self {
@@ -130,7 +124,7 @@ impl Rejection {
 
     /// Adds the cause, for the log.
     pub(crate) fn with_cause(mut self, cause: Box<dyn StdError + Send + Sync>) -> Self {
-        self.source = Some(Source::Cause(cause.into()));
+        self.source = Some(cause.into());
         self
     }
 
@@ -146,9 +140,7 @@ impl Rejection {
             true => detail.clone().into(),
             false => Cow::Borrowed("the server is misconfigured; its log says how"),
         };
-        let mut rejection = Self::new(Reason::Misconfigured, told);
-        rejection.source = Some(Source::Misconfigured(detail));
-        rejection
+        Self::new(Reason::Misconfigured, told).with_cause(detail.into())
     }
 
     pub(crate) fn from_key_error(error: KeyError) -> Self {
@@ -290,9 +282,20 @@ impl Rejection {
         response
     }
 
-    /// Refuses the request: logs the refusal, and returns the response.
+    /// Refuses the request: logs the refusal, once, and returns the response.
     pub(crate) fn refuse(&self) -> Response<Bytes> {
-        self.log();
+        let reason = self.reason;
+        let cause: &dyn fmt::Display = match &self.source {
+            Some(cause) => cause,
+            None => &self.detail,
+        };
+        trace::refused(
+            self.instance,
+            reason,
+            reason.code(),
+            cause,
+            reason.is_mistake(),
+        );
         self.to_response()
     }
 
@@ -312,27 +315,6 @@ impl Rejection {
     pub fn idempotency_key(&self) -> Option<&str> {
         self.idempotency_key.as_deref()
     }
-
-    /// Logs the refusal, once.
-    fn log(&self) {
-        let reason = self.reason();
-        trace::refused(
-            self.instance(),
-            reason,
-            reason.code(),
-            self.background(),
-            reason.is_mistake(),
-        );
-    }
-
-    /// The cause, or the detail if there is no other cause.
-    fn background(&self) -> &dyn fmt::Display {
-        match &self.source {
-            Some(Source::Cause(cause)) => cause,
-            Some(Source::Misconfigured(detail)) => detail,
-            None => &self.detail,
-        }
-    }
 }
 
 impl fmt::Display for Rejection {
@@ -343,10 +325,7 @@ impl fmt::Display for Rejection {
 
 impl StdError for Rejection {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        match &self.source {
-            Some(Source::Cause(cause)) => Some(&**cause),
-            Some(Source::Misconfigured(_)) | None => None,
-        }
+        self.source.as_ref().map(|cause| &**cause as _)
     }
 }
 

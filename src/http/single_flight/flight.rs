@@ -33,7 +33,6 @@
 //! ```
 
 use std::{
-    future::poll_fn,
     panic::{AssertUnwindSafe, resume_unwind},
     sync::Arc,
     time::Duration,
@@ -91,7 +90,7 @@ struct Lead {
 pub(super) async fn join<S, ReqBody, ResBody>(
     settings: Arc<Settings>,
     key: LockKey,
-    mut service: S,
+    service: S,
     request: Request<ReqBody>,
 ) -> Result<Response<gate::Body<ResBody>>, S::Error>
 where
@@ -110,11 +109,7 @@ where
     });
     match role {
         Err(Some(answer)) => Ok(Arc::unwrap_or_clone(answer).into_response()),
-        Err(None) => {
-            poll_fn(|cx| service.poll_ready(cx)).await?;
-            let response = service.call(request).await?;
-            Ok(response.map(gate::Body::inner))
-        }
+        Err(None) => Ok(gate::call(service, request).await?.map(gate::Body::inner)),
         Ok(lead) => {
             // The waiting requests get the answer although this request's client goes away.
             let locks = settings.locks.clone();
@@ -151,15 +146,12 @@ async fn find(
         member.end(answer.clone());
         Err(answer)
     };
-    let (mut generation, mut waits) = match member.generation() {
-        Some(generation) => (generation, true),
-        None => (0, false),
+    let (mut generation, mut wait) = match member.generation() {
+        Some(generation) => (generation, Wait::AtMost(settings.wait)),
+        None => (0, Wait::NotAtAll),
     };
     while generation < GENERATIONS {
-        let wait = match waits {
-            true => Wait::AtMost(settings.wait),
-            false => Wait::NotAtAll,
-        };
+        let waits = wait != Wait::NotAtAll;
         let key = generation_key(of, generation);
         let claiming = settings
             .locks
@@ -183,7 +175,7 @@ async fn find(
                     return Err(None);
                 }
                 member.found_in(generation);
-                waits = true;
+                wait = Wait::AtMost(settings.wait);
             }
             Err(NoTurn::Failed(error)) if is_full(&error) => break,
             Err(NoTurn::Failed(_) | NoTurn::OtherFingerprint(_)) => return ended(None),
@@ -207,17 +199,14 @@ impl Lead {
         self,
         settings: Arc<Settings>,
         mut turns: TaskTurns,
-        mut service: S,
+        service: S,
         request: Request<ReqBody>,
     ) -> Option<Result<Response<gate::Body<ResBody>>, S::Error>>
     where
         S: Service<Request<ReqBody>, Response = Response<ResBody>>,
         ResBody: Body<Data = Bytes, Error: Into<BoxError>>,
     {
-        let handling = turns.run(async move {
-            poll_fn(|cx| service.poll_ready(cx)).await?;
-            service.call(request).await
-        });
+        let handling = turns.run(gate::call(service, request));
         let ended = match AssertUnwindSafe(handling).catch_unwind().await {
             Ok(Some(Ok(response))) => return Some(Ok(self.share(&settings, response).await)),
             Ok(Some(Err(error))) => Ok(Some(Err(error))),
@@ -243,7 +232,7 @@ impl Lead {
         let (outcome, body) = match read_response(body, max, within).await {
             Ok((data, trailers)) => {
                 let answer = Answer::of(&parts, &[], trailers.clone(), data.clone());
-                let body = gate::Body::read(data, trailers, Rest::Nothing);
+                let body = gate::Body::read(data, trailers, Rest::Ended(None));
                 (Outcome::Answer(Box::new(answer)), body)
             }
             Err((body, _)) => (Outcome::NotKept, body),

@@ -14,7 +14,7 @@ use super::{flight, layer::Settings};
 use crate::{
     http::gate::{self, BoxError, ResponseFuture},
     key::one_key,
-    rejection::{Asked, Rejection},
+    rejection::Rejection,
 };
 
 /// A service whose equal safe requests share one answer. See
@@ -57,10 +57,7 @@ where
                 let settings = self.settings.clone();
                 ResponseFuture::run(flight::join(settings, key, inner, request))
             }
-            Err(error) => {
-                let rejection = Rejection::from_key_error(error).to(Asked::by(&parts));
-                ResponseFuture::refuse(rejection.refuse())
-            }
+            Err(error) => ResponseFuture::refuse(Rejection::from_key_error(error), &parts),
         }
     }
 }
