@@ -136,4 +136,5 @@
 //!
 //! # What is not there yet
 //!
-//! [`lock_all`](crate::Locks::lock_all) in one statement.
+//! Several keys all or none in one step: [`lock_all`](crate::Locks::lock_all) asks for each of them,
+//! and gives back what it got if one is held.

@@ -125,9 +125,9 @@ const SCHEMA: &str = include_str!("schema.sql");
 ///
 /// # Not there yet
 ///
-/// Several keys in one statement: [`lock_all`](crate::Locks::lock_all) takes one after another. Not
-/// tested: other servers than PostgreSQL itself, such as CockroachDB or YugabyteDB, whose nodes have
-/// clocks of their own.
+/// Several keys all or none in one step: [`lock_all`](crate::Locks::lock_all) asks for each of them,
+/// and gives back what it got if one is held. Not tested: other servers than PostgreSQL itself, such
+/// as CockroachDB or YugabyteDB, whose nodes have clocks of their own.
 #[derive(Clone)]
 pub struct PostgresStore(Arc<EngineStore<Wire>>);
 
