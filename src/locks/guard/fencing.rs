@@ -47,7 +47,7 @@ impl LockGuard {
     ///   this the first statement of every transaction under the lock.
     /// - A row for each key stays in the table: delete those of keys that are not used any more. And
     ///   a store that forgets its tokens must not begin again below them: see
-    ///   [`raise_fence`](crate::Locks::raise_fence).
+    ///   [`raise_fence`](crate::store::Store::raise_fence).
     #[doc(alias = "fencing")]
     pub const TOKEN_FENCE: &str = "INSERT INTO fences AS f (key, token) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE \
          SET token = CASE WHEN f.token <= excluded.token THEN excluded.token END";
