@@ -361,6 +361,10 @@ async fn every_payment_is_made_once_whatever_happens() {
     let mut random = Random::new(seed);
     let is_missing = |fault: &Fault| !history.faults.lock().unwrap().contains_key(fault);
     loop {
+        // None of them ends by itself before the faults are over.
+        while let Some(client) = clients.try_join_next() {
+            client.unwrap();
+        }
         let mut deck = FAULTS;
         random.shuffle(&mut deck);
         let mut deck = deck.to_vec();
