@@ -5,6 +5,7 @@ use std::{
     net::TcpListener,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
@@ -334,9 +335,18 @@ fn spawn(port: u16, args: &[String], folder: &Path) -> Child {
         })
 }
 
+/// A port that no other test of this process is given. The kernel gives clients higher ones, and the bus of a cluster is 10,000 above.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+    const PORTS: std::ops::Range<u32> = 10_000..20_000;
+    static DRAWN: AtomicU32 = AtomicU32::new(0);
+    let begin = std::process::id().wrapping_mul(2_654_435_761);
+    loop {
+        let drawn = begin.wrapping_add(DRAWN.fetch_add(1, Ordering::Relaxed));
+        let port = (PORTS.start + drawn % (PORTS.end - PORTS.start)) as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Lets real time pass.

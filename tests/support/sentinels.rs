@@ -29,7 +29,10 @@ impl Sentinels {
         for _ in 0..2 {
             servers.push(replica_of(port).await);
         }
-        let sentinels = (0..3).map(|_| Sentinel::start(port)).collect();
+        let mut sentinels = Vec::new();
+        for _ in 0..3 {
+            sentinels.push(Sentinel::start(port).await);
+        }
         let topology = Self { servers, sentinels };
         for sentinel in &topology.sentinels {
             eventually("a sentinel knows all the others", async || {
@@ -107,7 +110,29 @@ pub struct Sentinel {
 }
 
 impl Sentinel {
-    fn start(primary: u16) -> Self {
+    async fn start(primary: u16) -> Self {
+        // Another process may bind the port first: then another port is tried.
+        for _ in 0..20 {
+            let mut sentinel = Self::spawn(primary);
+            if sentinel.is_up().await {
+                return sentinel;
+            }
+        }
+        panic!("no sentinel starts on any port; run `redis-server FILE --sentinel` to see why");
+    }
+
+    /// Whether the process runs that was started, and watches its primary.
+    async fn is_up(&mut self) -> bool {
+        let mut gave_up = false;
+        eventually("a sentinel watches its primary", async || {
+            gave_up = self.child.try_wait().unwrap().is_some();
+            gave_up || self.field("port").await.is_some()
+        })
+        .await;
+        !gave_up
+    }
+
+    fn spawn(primary: u16) -> Self {
         let port = free_port();
         let name = format!("tdl-sentinel-{}-{port}", std::process::id());
         let directory = std::env::temp_dir().join(name);
