@@ -48,8 +48,10 @@ pub struct RejectionLayer<T = ()>(Arc<Rules<T>>);
 
 struct Rules<T> {
     note: Box<dyn Fn(&Parts) -> T + Send + Sync>,
-    render: Box<dyn Fn(&Rejection, &T) -> Response<Bytes> + Send + Sync>,
+    render: Box<Render<T>>,
 }
+
+type Render<T> = dyn Fn(&Rejection, &T) -> Response<Bytes> + Send + Sync;
 
 impl<T: Send + 'static> RejectionLayer<T> {
     /// Renders with `render`, which gets the value that `note` has made from the request. `note`
