@@ -5,7 +5,8 @@
 -- is above all earlier tokens, because no counter passes the clock: a block ends at the clock, and of a counter that has reached it a call
 -- gets no more than FEW tokens, or one for each of the leases that it grants. A call takes the server longer than so many microseconds. Only
 -- a floor, which some process has seen, lifts a counter above the clock. Numbers stay below 2^53, up to which a double is exact, and are
--- formatted by string.format, because tostring would round them.
+-- formatted by string.format, because tostring would round them. A counter of 1 was missing, too: a joint script has just counted that one
+-- token (see acquire.lua) and has not handed it out.
 local FEW = 5
 
 local function settle(last, block, floor, leases)
@@ -13,7 +14,7 @@ local function settle(last, block, floor, leases)
   local time = redis.call('TIME')
   local now = time[1] * 1000000 + time[2]
   local before = last - block
-  if before == 0 then
+  if before <= 1 then
     before = now - 1
   end
   before = math.max(before, floor)
