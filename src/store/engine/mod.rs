@@ -337,13 +337,6 @@ impl<E: Engine> EngineStore<E> {
                 let store = self.clone();
                 async move {
                     let plan = |slot: &mut Slot, step: &mut Step<'_>, _| {
-                        if slot.record().is_some_and(|it| it.owner == request.owner) {
-                            // The transaction of the data has written it, and the handler goes on.
-                            return Ok(Plan::relaxed(Renewed::Renewed {
-                                tokens: None,
-                                others_wait: false,
-                            }));
-                        }
                         if request.refill > 0 {
                             follow_the_clock(step);
                         }

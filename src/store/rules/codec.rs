@@ -126,9 +126,14 @@ impl Slot {
         self.record.as_ref()
     }
 
-    /// Adds the record, which takes the place of the lease.
+    /// Adds the record, which takes the place of the lease. A record that a transaction has written
+    /// leaves its owner the lease, to be renewed until it is released.
     pub(in super::super) fn set_record(&mut self, record: Record) {
+        let lease = self.leases.get(record.owner).cloned();
         self.leases = Leases::default();
+        if let Some(lease) = lease {
+            self.leases.set(record.owner, lease);
+        }
         self.record = Some(record);
     }
 
