@@ -4,7 +4,7 @@
 //! Random sequences of all calls, in all modes, by several instances, with leases that end, at one
 //! key or at several, whose calls then share scripts: see
 //! `sequence.rs` for the calls, and `pair.rs` for what is compared. `TDL_RULES_STEPS` says how many
-//! calls are compared (default: 40,000). A failure prints the shortest sequence that still fails,
+//! calls are compared (default: 25,000). A failure prints the shortest sequence that still fails,
 //! and the seed of its sequence: `TDL_RULES_SEED=… TDL_RULES_STEPS=1` runs that sequence again.
 //!
 //! Where the scripts and the rules could differ, this is what holds:
@@ -56,7 +56,7 @@ const EXPECTED: [&str; 18] = [
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_answers_and_tells_as_the_rules_do() {
     let seed = number("TDL_RULES_SEED").unwrap_or_else(seed_of_today);
-    let steps = number("TDL_RULES_STEPS").unwrap_or(40_000);
+    let steps = number("TDL_RULES_STEPS").unwrap_or(25_000);
     let totals = compare(steps, seed).await;
     println!("from seed {seed}: {totals:#?}");
     assert!(steps < 20_000 || totals.joint > steps / 10, "seldom: joint");
