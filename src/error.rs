@@ -112,9 +112,9 @@ pub enum ErrorKind {
     TooManyKeys,
     /// The store did not answer, or could not carry out the call. Nothing was locked.
     ///
-    /// An `acquire` whose answer was lost is cleaned up by the store, so the key is not locked by a
-    /// request that failed. A release with this error has still ended the turn in this process;
-    /// the store frees the key at the end of the lease at the latest. Methods that wait also
+    /// If only the answer was lost, and the store has locked the key, the key is freed once the
+    /// store can be reached, and at the end of the lease at the latest. A release with this error
+    /// has still ended the turn in this process; the key is freed likewise. Methods that wait also
     /// return this error outside of a tokio runtime.
     Unreachable,
     /// The lease was lost. Another request may hold the key by now.

@@ -18,13 +18,13 @@
 //! | first come, first served | no | n. d. | n. d. | `FairLock` | n. d. | n. d. | yes |
 //! | a dead waiter delays the others by | – | – | – | 5 s each (`FairLock`) | – | – | less than 0.5 s each |
 //! | waiters of one process share one place | no | no | no | n. d. | n. d. | no | yes |
-//! | several keys together | no | no | **atomically** | `MultiLock` | one after another, in the caller's order | no | all at once; holds none while it waits |
+//! | several keys together | no | no | **atomically** | `MultiLock` | one after another, in the caller's order | no | all at once; holds none while it waits, but for [keys in much use](crate::Locks::lock_all) |
 //! | reader-writer locks | no | no | no | yes | yes | no | yes; the readers of one process share one lease |
 //! | semaphores | no | no | no | yes | yes | no | yes, except on a quorum |
 //! | independent servers (Redlock) | no | yes | no | deprecated | yes | yes | yes, with tokens |
 //! | waits for replicas | no | no | no | **yes, by default** | n. d. | n. d. | optional |
 //! | Redis Cluster, Sentinel | by the client | Cluster | n. d. | yes | by the client | by the client | yes |
-//! | other backends | – | no | no | Valkey | **SQL Server, PostgreSQL, MySQL, Oracle, MongoDB, Azure, ZooKeeper, files** | no | memory, for one process |
+//! | other backends | – | no | no | Valkey | **SQL Server, PostgreSQL, MySQL, Oracle, MongoDB, Azure, ZooKeeper, files** | no | PostgreSQL; memory, for one process |
 //! | HTTP middleware | no | no | no | no | no | no | yes (Tower) |
 //! | async runtimes | – | **tokio and smol** | tokio | – | – | – | tokio |
 //!
@@ -42,14 +42,14 @@
 //! | 500 of the handler | up to the server | kept | kept | not kept, changeable | kept |
 //! | 4xx of the handler | up to the server | kept, if the endpoint began to run | kept, unless `cache-control: no-store` | by a list of statuses, changeable | not kept, except 402; changeable by [`keep`](crate::IdempotencyLayer::keep) |
 //! | the handler panicked or was cut off | – | n. d. | n. d. | runs again | a record of the unknown outcome: 409, no second run |
-//! | crash of the process | – | n. d. | runs again after the lease | runs again | runs again after the lease; never with [`at_most_once`](crate::IdempotencyLayer::at_most_once) |
+//! | crash of the process | – | n. d. | runs again after the lease | runs again | runs again after the lease; never with [`at_most_once`](crate::IdempotencyLayer::at_most_once); once, with the first answer, if the handler [keeps it with its data](super::exactly_once) |
 //! | the store is away | – | – | n. d. | runs without it | 503 |
 //! | kept for | published by the server | at least 24 h | chosen by the service | chosen by the service, at most as long as the session's cookie | 24 h, changeable |
 //! | scope of a key | – | n. d. | optional closure | the session of the client (ruts); without a session, nothing is kept | required argument |
 //! | handler survives a disconnect | – | – | yes | no | yes |
 //! | token for side effects | – | – | yes | no | yes |
 //! | outside of HTTP | – | – | `execute_or_replay` | no | [`run_once`](crate::Locks::run_once) |
-//! | stores | – | – | memory, one Valkey or Redis (no Cluster), **your own** | those of ruts, **your own** | memory, Redis, Sentinel, Cluster, quorum |
+//! | stores | – | – | memory, one Valkey or Redis (no Cluster), **your own** | those of ruts, **your own** | memory, Redis, Sentinel, Cluster, quorum, PostgreSQL |
 //! | gRPC | – | – | n. d. | no | yes |
 //! | lowest Rust version | – | – | 1.98 | 1.85 | 1.88 |
 //!
@@ -60,12 +60,12 @@
 //!
 //! - **Redisson** has latches, rate limiters and many more objects, waits for replicas by default,
 //!   and has been in production for many years.
-//! - **DistributedLock for .NET** works on the database that you already have.
-//! - **async-redis-lock** takes several keys in one atomic step. Here they are asked for in one
-//!   message, and those that were granted are given back if another one is held.
+//! - **DistributedLock for .NET** works on many more databases than PostgreSQL, and on files.
+//! - **async-redis-lock** takes several keys in one atomic step. Here they are asked for at the same
+//!   time, and those that were granted are given back if another one is held.
 //! - **rslock** runs on smol, and is small enough to read in an hour.
-//! - **`idempotent`** lets you bring your own store, for example the database of the service, so
-//!   that side effect and record are one transaction.
+//! - **`idempotent`** lets you bring your own store. Here, the stores are those of the crate, and
+//!   [another database](super::exactly_once) has only the answers.
 //! - **axum-idempotent** asks nothing of the client: in its default mode an equal request is the
 //!   same request. It calls itself best-effort.
 //! - **ShedLock** (Java, for scheduled tasks, which it skips instead of waiting) has providers for

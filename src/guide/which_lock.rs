@@ -45,7 +45,7 @@
 //! |---|---|---|---|---|
 //! | take it if | one process is all there is | the data is in PostgreSQL | many locks a second, or no PostgreSQL | locks must outlive the loss of a server, and nothing can fence |
 //! | what enforces the lock | the process | the [transaction](super::postgres#a-fence) | the resource, if it [compares tokens](super::guarantees#the-paused-process) | the same |
-//! | [exactly once](super::exactly_once) | no | one call, in the transaction of the data | a table of your own, and [`recall`](crate::IdempotencyLayer::recall) | the same |
+//! | [exactly once](super::exactly_once) | a table of your own, and [`recall`](crate::IdempotencyLayer::recall) | one call, in the transaction of the data | as for memory | the same |
 //! | after a restart of the server | – | all is there | what its persistence has kept | the other servers have it |
 //! | a lock waits for | nothing | a commit: the disk of the server | one round trip | the slower half of the servers |
 //! | connections of a process | none | three | two | two to each server |

@@ -121,7 +121,7 @@
 //! # }
 //! ```
 //!
-//! - [`max_hold`](crate::LocksBuilder::max_hold) is 10 minutes by default: a leader is replaced
+//! - [`max_hold`](crate::LocksBuilder::max_hold) is 10 min by default: a leader is replaced
 //!   after that time, with [`Loss::MaxHold`](crate::Loss::MaxHold). Set a longer time, or
 //!   `Duration::MAX` for no limit. A limit is worth having: a leader that hangs keeps renewing its
 //!   lease.

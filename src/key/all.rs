@@ -12,9 +12,10 @@ pub struct AllOf(Vec<Arc<dyn DeriveKey>>);
 
 /// Locks all of these keys for a request.
 ///
-/// The handler runs when every key is held, and the keys are released together. A request
-/// that waits for one of its keys holds none of the others, and two requests cannot wait for each
-/// other: see [`Locks::lock_all`](crate::Locks::lock_all).
+/// The handler runs when every key is held, and the keys are released together. Two requests cannot
+/// wait for each other: a request that waits for one of its keys holds none of the others, or, if
+/// they are in much use, takes them in one order for all. See
+/// [`Locks::lock_all`](crate::Locks::lock_all).
 ///
 /// For both accounts of a transfer:
 #[cfg_attr(feature = "axum", doc = "```")]
@@ -30,8 +31,8 @@ pub struct AllOf(Vec<Arc<dyn DeriveKey>>);
 /// ```
 ///
 /// The handler takes [`AllGuards`](crate::lock::AllGuards). A key function that returns
-/// [`NoLock`](Derived::NoLock) or [`NoRoute`](Derived::NoRoute) adds no key. Where the request decides the number of keys, give the
-/// layer a closure that returns [`Derived::Keys`].
+/// [`NoLock`](Derived::NoLock) or [`NoRoute`](Derived::NoRoute) adds no key. Where the request
+/// decides the number of keys, give the layer a closure that returns [`Derived::Keys`].
 pub fn all_of<K: DeriveKey>(keys: impl IntoIterator<Item = K>) -> AllOf {
     let keys = keys.into_iter().map(|key| Arc::new(key) as _);
     AllOf(keys.collect())

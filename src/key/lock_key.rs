@@ -31,8 +31,7 @@ use crate::{Error, ErrorKind};
 /// # Ok::<(), tower_distributed_lock::Error>(())
 /// ```
 ///
-/// Keys are ordered by their text. [`Locks::lock_all`](crate::Locks::lock_all) takes keys in that
-/// order.
+/// Keys are ordered by their text.
 #[derive(Clone)]
 pub struct LockKey {
     text: Arc<str>,

@@ -143,6 +143,8 @@ pub(crate) struct Lease {
     deadline: AtomicU64,
     /// The record that was sent to take the lease's place, and how long it is kept.
     recording: OnceLock<(Bytes, Duration)>,
+    /// A transaction of the program may put a record of its own in the lease's place.
+    kept_by_program: AtomicBool,
     /// Notified when the loss is set, and when watchers must check the scheduler.
     loss_told: Notify,
 }
@@ -188,6 +190,7 @@ impl Lease {
             epoch: sent,
             deadline: AtomicU64::new(nanos(validity(length)).max(LAST_END + 1)),
             recording: OnceLock::new(),
+            kept_by_program: AtomicBool::new(false),
             loss_told: Notify::new(),
         }
     }
@@ -266,6 +269,18 @@ impl Lease {
     /// The record that was sent to take the lease's place, and how long it is kept.
     pub(crate) fn recording(&self) -> Option<(Bytes, Duration)> {
         self.recording.get().cloned()
+    }
+
+    /// Whether the store may have a record that this instance does not know, because a transaction of
+    /// the program has put it there. The requests that wait for the record then ask the store.
+    pub(crate) fn may_be_kept_by_program(&self) -> bool {
+        self.kept_by_program.load(Ordering::Acquire)
+    }
+
+    /// Marks the lease as one in whose place the program may put a record. Called before it can.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn set_kept_by_program(&self) {
+        self.kept_by_program.store(true, Ordering::Release);
     }
 
     /// Ends the lease with this loss. Called under the lock of the key's line. The watchers are

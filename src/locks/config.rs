@@ -17,6 +17,7 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use super::{Holding, Locks, inner::Inner};
 use crate::{
     Background, Error, ErrorKind,
+    defaults::locks as defaults,
     lease::{Pace, drift},
     store::{Queueing, Store},
 };
@@ -45,17 +46,17 @@ pub(crate) struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            lease: Duration::from_secs(30),
+            lease: defaults::LEASE,
             renew_every: None,
-            wait_limit: Some(Duration::from_secs(10)),
-            max_hold: Duration::from_secs(600),
-            longest_line: 1024,
-            max_keys: 131_072,
-            fail_fast: false,
-            poll_interval: Duration::from_secs(1),
-            waiter_deadline: Duration::from_secs(3),
-            pass_turns: 16,
-            pass_time: Duration::from_millis(10),
+            wait_limit: Some(defaults::WAIT_LIMIT),
+            max_hold: defaults::MAX_HOLD,
+            longest_line: defaults::LONGEST_LINE,
+            max_keys: defaults::MAX_KEYS,
+            fail_fast: defaults::FAIL_FAST,
+            poll_interval: defaults::POLL_INTERVAL,
+            waiter_deadline: defaults::WAITER_DEADLINE,
+            pass_turns: defaults::PASS_TURNS,
+            pass_time: defaults::PASS_TIME,
             give_up_after: None,
         }
     }
@@ -195,7 +196,7 @@ impl LocksBuilder {
     /// Sets how long the store keeps a lease that is not renewed. The key of a crashed process
     /// stays locked for that long.
     ///
-    /// The default is 30 seconds.
+    /// Default: 30 s.
     ///
     /// A short lease frees the keys of a crashed process sooner. A long lease survives longer
     /// outages of the store, and needs fewer renewals. The store must be able to renew a lease
@@ -220,7 +221,7 @@ impl LocksBuilder {
     /// Sets how often a held lease is renewed. The interval must be shorter than half of the lease,
     /// so that one renewal can fail.
     ///
-    /// The default is a third of the lease.
+    /// Default: a third of the lease.
     ///
     /// More renewals notice a deleted lease sooner, and cost more calls. All leases of an instance
     /// that are due at about the same time are renewed in one pipeline.
@@ -270,7 +271,7 @@ impl LocksBuilder {
     /// Sets how long one turn may last, so that a handler that hangs does not hold its key forever.
     /// A turn that takes longer is lost with [`Loss::MaxHold`](crate::Loss::MaxHold).
     ///
-    /// The default is 10 minutes.
+    /// Default: 10 min.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -297,7 +298,7 @@ impl LocksBuilder {
     /// wait for each other, each holding a key that the other one wants, are ended only by this
     /// limit.
     ///
-    /// The default is 10 seconds.
+    /// Default: 10 s.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -348,7 +349,7 @@ impl LocksBuilder {
     /// Sets how many requests of this process may wait for one key. A further request fails with
     /// [`ErrorKind::LineFull`].
     ///
-    /// The default is 1,024. Requests that wait for no turn of another, but for the answer to a
+    /// Default: 1,024. Requests that wait for no turn of another, but for the answer to a
     /// question that has just been asked, do not count: readers that ask for a free key at once,
     /// for example.
     ///
@@ -378,7 +379,7 @@ impl LocksBuilder {
     /// fails with [`ErrorKind::TooManyKeys`].
     ///
     /// Keys are made from values that clients send, so without a bound a client could fill the
-    /// memory of this process and of the store. The default is 131,072.
+    /// memory of this process and of the store. Default: 131,072.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -401,7 +402,7 @@ impl LocksBuilder {
     /// Sets whether all requests that wait fail with [`ErrorKind::Unreachable`] as soon as the
     /// store fails once.
     ///
-    /// By default, requests keep waiting within their own limits while the store is away, provided
+    /// Default: no. Requests keep waiting within their own limits while the store is away, provided
     /// that the store has answered for their key before. Only [`Lock::now`](crate::Lock::now),
     /// and the first question for a key, fail at once.
     ///
@@ -423,7 +424,7 @@ impl LocksBuilder {
 
     /// Sets how often a waiting instance asks the store when no hint arrives.
     ///
-    /// The default is 1 second.
+    /// Default: 1 s.
     ///
     /// A hint is a message that the store sends when a key becomes free. Polling only makes up for
     /// hints that were lost, so a shorter interval does not make a hand-over faster in normal
@@ -439,7 +440,7 @@ impl LocksBuilder {
     /// Sets how long a waiting instance keeps its place in the store's queue without asking again.
     /// Other instances wait that long behind an instance that has crashed.
     ///
-    /// The deadline must be longer than the poll interval. The default is 3 seconds.
+    /// The deadline must be longer than the poll interval. Default: 3 s.
     ///
     /// ```
     /// # fn main() -> Result<(), tower_distributed_lock::Error> {
@@ -462,7 +463,7 @@ impl LocksBuilder {
     /// Sets how many more turns a lease serves in this process once another instance is known to
     /// wait.
     ///
-    /// The default is 16.
+    /// Default: 16.
     ///
     /// A higher number makes a hot key faster, because a turn that is passed on costs no call to
     /// the store. A lower number makes the waiting of other instances shorter. With 0, the
@@ -489,7 +490,7 @@ impl LocksBuilder {
     /// Sets for how long a lease is still passed on in this process once another instance is known
     /// to wait. A turn under way is not cut short.
     ///
-    /// The default is 10 milliseconds.
+    /// Default: 10 ms.
     ///
     /// The first of the two limits counts: [`pass_turns`](Self::pass_turns), or this time.
     pub fn pass_time(mut self, time: Duration) -> Self {
@@ -500,7 +501,7 @@ impl LocksBuilder {
     /// Sets where leases are renewed, the store is asked for requests that wait, and the
     /// connections of the store are kept.
     ///
-    /// The default is [`Background::Current`]: the runtime of the first use. A program with several
+    /// Default: [`Background::Current`]: the runtime of the first use. A program with several
     /// runtimes, or whose handlers block their runtime at times, gives one that always runs, or a
     /// thread of its own.
     ///

@@ -5,9 +5,12 @@
 //!
 //! | the store answers | the turn | the record |
 //! |---|---|---|
-//! | freed | ends, and waiting duplicates get the record | is in the store |
+//! | freed | ends, and waiting duplicates get the record | is in the store, or another of the same claim |
 //! | not ours | is lost | is not written; `record_late` claims the key anew for the record |
 //! | nothing in time | goes on, and is renewed | may be in the store; the caller tries again |
+//!
+//! A transaction of the program may have written another record for the same claim
+//! ([`Lease::may_be_kept_by_program`]). Waiting duplicates then ask the store for it.
 
 use std::{sync::Arc, time::Duration};
 

@@ -10,6 +10,7 @@ use stats_alloc::Region;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_distributed_lock::{
     DistributedLockLayer, IdempotencyLayer, LockKey, Locks, SingleFlightLayer, key,
+    rejection::{Rejection, RejectionLayer},
 };
 
 use crate::{ALLOCATOR, ALONE};
@@ -79,8 +80,16 @@ async fn a_request_that_passes_through_allocates_nothing() {
     let once = IdempotencyLayer::new(locks.clone(), key::name("everybody"));
     let scoped = IdempotencyLayer::new(locks.clone(), out_of_scope.clone()).required();
     let flight = SingleFlightLayer::new(locks, out_of_scope);
+    let refusals = RejectionLayer::new(
+        |request| request.method.clone(),
+        |_: &Rejection, _| Response::new(Bytes::new()),
+    );
     let bare = through(inner(), Method::POST).await;
     for (case, passing) in [
+        (
+            "no refusal",
+            through(refusals.layer(inner()), Method::POST).await,
+        ),
         ("no key", through(once.layer(inner()), Method::POST).await),
         (
             "another method",

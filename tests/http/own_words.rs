@@ -16,7 +16,7 @@ use tower_distributed_lock::{
 use crate::support::{ACCOUNT_7, Server, lock};
 
 /// A layer that renders all refusals, with the path and the id of the request.
-fn own_words() -> RejectionLayer {
+fn own_words() -> RejectionLayer<(String, String)> {
     let note = |parts: &Parts| {
         let id = parts.headers.get("x-request-id");
         let id = id.and_then(|id| id.to_str().ok()).unwrap_or("none");

@@ -21,7 +21,10 @@ use tower_distributed_lock::{
 
 use crate::{
     locks, start, store,
-    support::postgres::{Database, connect},
+    support::{
+        eventually,
+        postgres::{Database, connect},
+    },
 };
 
 /// What a handler does between its steps.
@@ -216,6 +219,44 @@ async fn once_it_was_committed_nothing_that_the_handler_does_changes_the_kept_an
             for store in [first.clone(), store(&database)] {
                 let again = request(service(locks(&store), &desk)).await;
                 assert_eq!(again, paid(true, 1));
+            }
+            assert_eq!(payments(&database).await, 1);
+        }
+    }
+}
+
+/// They wait in the line of the process that runs the handler, and have asked no store so far.
+#[tokio::test]
+async fn duplicates_that_wait_in_the_same_process_get_the_kept_answer_too() {
+    for ends in [
+        Ends::CommitAndFail,
+        Ends::CommitAndPanic,
+        Ends::CommitAndLie,
+    ] {
+        for frees in [true, false] {
+            let (database, store) = begin().await;
+            let (desk, locks) = (Desk::new(&database, ends), locks(&store));
+            let tenant = key::request().header("x-tenant-id");
+            let mut idempotency = IdempotencyLayer::new(locks.clone(), tenant).required();
+            if frees {
+                idempotency = idempotency.keep(Keep::when_errors_do_nothing);
+            }
+            let service = behind(idempotency, &desk);
+            let stop = desk.may_pay.acquire().await.unwrap();
+            let first = tokio::spawn(request(service.clone()));
+            desk.claimed.notified().await;
+            let duplicates = [(); 2].map(|()| tokio::spawn(request(service.clone())));
+            eventually("the duplicates wait in line", async || {
+                locks.stats().waiting == 2
+            })
+            .await;
+            drop(stop);
+            // For runs that must not be.
+            desk.may_pay.add_permits(2);
+            // Its own client gets what the handler has answered.
+            drop(first.await);
+            for duplicate in duplicates {
+                assert_eq!(duplicate.await.unwrap(), paid(true, 1), "frees: {frees}");
             }
             assert_eq!(payments(&database).await, 1);
         }

@@ -13,32 +13,34 @@ use pin_project::pin_project;
 use tower_service::Service;
 
 use super::Body;
-use crate::rejection::{Asked, Rejection};
+use crate::rejection::{Asked, Rejection, Rendering};
 
 /// The future of a layer's response.
 ///
 /// A request that is dropped gives up its place in line, its handler and its turn, unless the
 /// handler runs as a task.
+///
+/// `T` is the note of a [`RejectionLayer`](crate::rejection::RejectionLayer).
 #[pin_project]
-pub struct ResponseFuture<S, ReqBody, ResBody>(#[pin] Stage<S, ReqBody, ResBody>)
+pub struct ResponseFuture<S, ReqBody, ResBody, T = ()>(#[pin] Stage<S, ReqBody, ResBody, T>)
 where
     S: Service<Request<ReqBody>>;
 
 #[pin_project(project = StageProj)]
-enum Stage<S, ReqBody, ResBody>
+enum Stage<S, ReqBody, ResBody, T>
 where
     S: Service<Request<ReqBody>>,
 {
     Refused(Option<Response<Bytes>>),
     /// The request passes once the service is ready.
     Readying(S, Option<Request<ReqBody>>),
-    Passing(#[pin] S::Future),
+    Passing(#[pin] S::Future, Option<Rendering<T>>),
     Running(Running<Result<Response<Body<ResBody>>, S::Error>>),
 }
 
 type Running<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-impl<S, ReqBody, ResBody> ResponseFuture<S, ReqBody, ResBody>
+impl<S, ReqBody, ResBody, T> ResponseFuture<S, ReqBody, ResBody, T>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,
 {
@@ -51,6 +53,11 @@ where
         Self(Stage::Readying(service, Some(request)))
     }
 
+    /// A request whose refusal by a layer further in is rendered.
+    pub(crate) fn render(handling: S::Future, rendering: Rendering<T>) -> Self {
+        Self(Stage::Passing(handling, Some(rendering)))
+    }
+
     /// A request that may have to wait.
     pub(crate) fn run<F>(handle: F) -> Self
     where
@@ -60,7 +67,7 @@ where
     }
 }
 
-impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody, ResBody>
+impl<S, ReqBody, ResBody, T> Future for ResponseFuture<S, ReqBody, ResBody, T>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,
 {
@@ -78,11 +85,14 @@ where
                     ready!(service.poll_ready(cx))?;
                     let request = request.take().expect("a request is called once");
                     let passing = service.call(request);
-                    stage.set(Stage::Passing(passing));
+                    stage.set(Stage::Passing(passing, None));
                 }
-                StageProj::Passing(passing) => {
+                StageProj::Passing(passing, rendering) => {
                     let response = ready!(passing.poll(cx))?;
-                    return Poll::Ready(Ok(response.map(Body::inner)));
+                    return Poll::Ready(Ok(match rendering {
+                        Some(rendering) => rendering.finish(response),
+                        None => response.map(Body::inner),
+                    }));
                 }
                 StageProj::Running(handle) => return handle.as_mut().poll(cx),
             }
@@ -99,7 +109,7 @@ where
     service.call(request).await
 }
 
-impl<S, ReqBody, ResBody> fmt::Debug for ResponseFuture<S, ReqBody, ResBody>
+impl<S, ReqBody, ResBody, T> fmt::Debug for ResponseFuture<S, ReqBody, ResBody, T>
 where
     S: Service<Request<ReqBody>>,
 {

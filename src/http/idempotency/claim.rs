@@ -9,6 +9,7 @@ use crate::LockKey;
 #[cfg(feature = "postgres")]
 use crate::{
     Error, ErrorKind, LockGuard,
+    lease::Lease,
     store::{Checkpoint, Fence, KeepAnswer, Reached},
 };
 
@@ -43,6 +44,7 @@ pub struct Claim {
 #[derive(Debug, Clone)]
 pub(super) struct InDatabase {
     fence: Fence,
+    lease: Arc<Lease>,
     settings: Arc<Settings>,
 }
 
@@ -79,6 +81,7 @@ impl Claim {
     pub(super) fn within_database(mut self, settings: &Arc<Settings>, guard: &LockGuard) -> Self {
         self.in_database = guard.fence_by(true).map(|fence| InDatabase {
             fence,
+            lease: guard.lease().clone(),
             settings: settings.clone(),
         });
         self
@@ -133,7 +136,11 @@ impl Claim {
     /// [`PostgresStore`](crate::store::PostgresStore), if the body is larger than
     /// [`max_response`](super::IdempotencyLayer::max_response), or for an informational status.
     pub fn keep(&self, answer: &http::Response<impl AsRef<[u8]>>) -> Result<KeepAnswer, Error> {
-        let InDatabase { fence, settings } = self.in_database()?;
+        let InDatabase {
+            fence,
+            lease,
+            settings,
+        } = self.in_database()?;
         let refused = |message| Err(Error::new(ErrorKind::InvalidConfig, message));
         let (status, body) = (answer.status(), answer.body().as_ref());
         if status.is_informational() {
@@ -152,6 +159,7 @@ impl Claim {
         let body = bytes::Bytes::copy_from_slice(body);
         let answer = Answer::of(&parts, &settings.never_replayed, None, body);
         let (content, retain) = settings.record_of(&answer, self.fingerprint);
+        lease.set_kept_by_program();
         Ok(KeepAnswer {
             fence: fence.clone(),
             content,
@@ -173,7 +181,9 @@ impl Claim {
     /// [`ErrorKind::InvalidConfig`] if the claim is not in a
     /// [`PostgresStore`](crate::store::PostgresStore).
     pub fn checkpoint(&self, point: &str, data: impl AsRef<[u8]>) -> Result<Checkpoint, Error> {
-        let InDatabase { fence, settings } = self.in_database()?;
+        let InDatabase {
+            fence, settings, ..
+        } = self.in_database()?;
         Ok(Checkpoint {
             fence: fence.clone(),
             fingerprint: self.digest(),

@@ -16,16 +16,15 @@ use super::{
     record::Outcome,
 };
 use crate::{
-    Error, ErrorKind, LockGuard, LockKey, Locks, key,
+    Error, ErrorKind, LockGuard, LockKey, Locks,
+    defaults::idempotency::STORE_WITHIN,
+    key,
     locks::{Holding, NoTurn, Wait},
     trace::{self, Idempotent},
 };
 
 /// The first part of the keys of work that is done once, which keeps them apart from plain locks.
 const LABEL: &str = "once";
-
-/// How long [`Locks::run_once`] retries to store a result.
-const STORE_WITHIN: Duration = Duration::from_secs(5);
 
 /// A result that can be kept.
 ///

@@ -6,7 +6,7 @@
 //! ```
 
 use std::{
-    mem,
+    fmt, mem,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -17,10 +17,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::Rejection;
-use crate::http::{
-    gate::{Body, ResponseFuture},
-    opaque::Opaque,
-};
+use crate::http::gate::{Body, ResponseFuture};
 
 /// Renders the refusals of all layers, extractors and handlers further in.
 ///
@@ -44,17 +41,19 @@ use crate::http::{
 /// ```
 ///
 /// The new response has the [`Rejection`] as an extension too. The refusal is not logged again.
-#[derive(Debug, Clone)]
+///
+/// A request that is not refused costs no more than its note.
 #[must_use]
-pub struct RejectionLayer {
-    begin: Opaque<Begin>,
+pub struct RejectionLayer<T = ()>(Arc<Rules<T>>);
+
+struct Rules<T> {
+    note: Box<dyn Fn(&Parts) -> T + Send + Sync>,
+    render: Box<Render<T>>,
 }
 
-/// Notes what is needed of a request, and makes the closure that renders its refusal.
-type Begin = dyn Fn(&Parts) -> Render + Send + Sync;
-type Render = Box<dyn FnOnce(&Rejection) -> Response<Bytes> + Send>;
+type Render<T> = dyn Fn(&Rejection, &T) -> Response<Bytes> + Send + Sync;
 
-impl RejectionLayer {
+impl<T: Send + 'static> RejectionLayer<T> {
     /// Renders with `render`, which gets the value that `note` has made from the request. `note`
     /// runs for every request and should be cheap.
     ///
@@ -76,43 +75,54 @@ impl RejectionLayer {
     ///     },
     /// );
     /// ```
-    pub fn new<T: Send + 'static, B: Into<Bytes>>(
+    pub fn new<B: Into<Bytes>>(
         note: impl Fn(&Parts) -> T + Send + Sync + 'static,
         render: impl Fn(&Rejection, &T) -> Response<B> + Send + Sync + 'static,
     ) -> Self {
-        let render = Arc::new(render);
-        let begin = move |parts: &Parts| -> Render {
-            let (noted, render) = (note(parts), render.clone());
-            Box::new(move |rejection| render(rejection, &noted).map(Into::into))
-        };
-        let begin = Opaque(Arc::new(begin) as Arc<Begin>);
-        Self { begin }
+        let render = move |rejection: &_, noted: &_| render(rejection, noted).map(Into::into);
+        Self(Arc::new(Rules {
+            note: Box::new(note),
+            render: Box::new(render),
+        }))
     }
 }
 
-impl<S> Layer<S> for RejectionLayer {
-    type Service = RenderRejections<S>;
+// Not derived: the note of a request need not be `Clone`.
+impl<T> Clone for RejectionLayer<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> fmt::Debug for RejectionLayer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RejectionLayer").finish_non_exhaustive()
+    }
+}
+
+impl<S, T> Layer<S> for RejectionLayer<T> {
+    type Service = RenderRejections<S, Self>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        let begin = self.begin.clone();
-        RenderRejections { inner, begin }
+        let layer = self.clone();
+        RenderRejections { inner, layer }
     }
 }
 
 /// A service whose refusals are rendered in one place. See [`RejectionLayer`].
 #[derive(Debug, Clone)]
-pub struct RenderRejections<S> {
+pub struct RenderRejections<S, L = RejectionLayer> {
     inner: S,
-    begin: Opaque<Begin>,
+    layer: L,
 }
 
-impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for RenderRejections<S>
+impl<S, T, ReqBody, ResBody> Service<Request<ReqBody>> for RenderRejections<S, RejectionLayer<T>>
 where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>, Future: Send + 'static>,
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
 {
     type Response = Response<Body<ResBody>>;
     type Error = S::Error;
-    type Future = ResponseFuture<S, ReqBody, ResBody>;
+    type Future = ResponseFuture<S, ReqBody, ResBody, T>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx)
@@ -120,22 +130,33 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let (parts, body) = request.into_parts();
-        let render = (self.begin)(&parts);
+        let rendering = Rendering {
+            noted: (self.layer.0.note)(&parts),
+            rules: self.layer.0.clone(),
+        };
         let handling = self.inner.call(Request::from_parts(parts, body));
-        ResponseFuture::run(async move { Ok(rendered(handling.await?, render)) })
+        ResponseFuture::render(handling, rendering)
     }
 }
 
-/// The response, rendered if it is a refusal.
-fn rendered<B>(response: Response<B>, render: Render) -> Response<Body<B>> {
-    let Some(rejection) = response.extensions().get::<Rejection>().cloned() else {
-        return response.map(Body::inner);
-    };
-    let mut rendered = render(&rejection);
-    // Layers further out read the refusal, and what the handler has said of its answer.
-    let mut extensions = response.into_parts().0.extensions;
-    extensions.extend(mem::take(rendered.extensions_mut()));
-    extensions.insert(rejection);
-    *rendered.extensions_mut() = extensions;
-    rendered.map(Body::whole)
+/// What renders the response to a request, if that is a refusal.
+pub(crate) struct Rendering<T> {
+    noted: T,
+    rules: Arc<Rules<T>>,
+}
+
+impl<T> Rendering<T> {
+    /// The response, rendered if it is a refusal.
+    pub(crate) fn finish<B>(&self, response: Response<B>) -> Response<Body<B>> {
+        let Some(rejection) = response.extensions().get::<Rejection>().cloned() else {
+            return response.map(Body::inner);
+        };
+        let mut rendered = (self.rules.render)(&rejection, &self.noted);
+        // Layers further out read the refusal, and what the handler has said of its answer.
+        let mut extensions = response.into_parts().0.extensions;
+        extensions.extend(mem::take(rendered.extensions_mut()));
+        extensions.insert(rejection);
+        *rendered.extensions_mut() = extensions;
+        rendered.map(Body::whole)
+    }
 }

@@ -33,10 +33,11 @@ mod problem;
 use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, StatusCode, header};
+use http::{Response, StatusCode};
 use uuid::Uuid;
 
 pub(crate) use self::asked::{Asked, RequestId};
+pub(crate) use self::layer::Rendering;
 pub use self::layer::{RejectionLayer, RenderRejections};
 pub use super::reasons::Reason;
 use crate::{Error, ErrorKind, defaults::lock::RETRY_AFTER, error::HeldBy, key::KeyError, trace};
@@ -136,18 +137,19 @@ impl Rejection {
 
     /// A misconfiguration. The log has the details; the client gets them from a debug build only.
     pub(crate) fn misconfigured(detail: String) -> Self {
-        let told = match cfg!(debug_assertions) {
-            true => detail.clone().into(),
-            false => Cow::Borrowed("the server is misconfigured; its log says how"),
+        let told = if cfg!(debug_assertions) {
+            detail.clone().into()
+        } else {
+            Cow::Borrowed("the server is misconfigured; its log says how")
         };
         Self::new(Reason::Misconfigured, told).with_cause(detail.into())
     }
 
     pub(crate) fn from_key_error(error: KeyError) -> Self {
-        match error.is_misconfigured() {
-            true => Self::misconfigured(error.to_string()),
-            false => Self::new(Reason::BadKey, error.to_string()),
+        if error.is_misconfigured() {
+            return Self::misconfigured(error.to_string());
         }
+        Self::new(Reason::BadKey, error.to_string())
     }
 
     /// The refusal for an error of the locks. `retry_after`: the time after which a client may try
@@ -261,23 +263,11 @@ impl Rejection {
     /// }
     /// ```
     pub fn to_response(&self) -> Response<Bytes> {
-        if self.asked.is_grpc {
-            let mut response = grpc::response(self);
-            response.extensions_mut().insert(self.clone());
-            return response;
-        }
-        let mut response = Response::new(Bytes::from(problem::json(self)));
-        *response.status_mut() = self.status();
-        let headers = response.headers_mut();
-        let json = HeaderValue::from_static("application/problem+json");
-        headers.insert(header::CONTENT_TYPE, json);
-        if let Some(after) = self.retry_after {
-            // Whole seconds, rounded up.
-            let seconds = after
-                .as_secs()
-                .saturating_add(u64::from(after.subsec_nanos() > 0));
-            headers.insert(header::RETRY_AFTER, seconds.into());
-        }
+        let mut response = if self.asked.is_grpc {
+            grpc::response(self)
+        } else {
+            problem::response(self)
+        };
         response.extensions_mut().insert(self.clone());
         response
     }
@@ -289,13 +279,8 @@ impl Rejection {
             Some(cause) => cause,
             None => &self.detail,
         };
-        trace::refused(
-            self.instance,
-            reason,
-            reason.code(),
-            cause,
-            reason.is_mistake(),
-        );
+        let is_mistake = reason.is_mistake();
+        trace::refused(self.instance, reason, reason.code(), cause, is_mistake);
         self.to_response()
     }
 

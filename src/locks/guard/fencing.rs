@@ -1,9 +1,13 @@
 //! The fences of a guard, for transactions in the store's own database and in any other.
 
+#[cfg(feature = "postgres")]
+use std::sync::Arc;
+
 use super::LockGuard;
 #[cfg(feature = "postgres")]
 use crate::{
     Error, ErrorKind,
+    lease::Lease,
     store::{Fence, Mode},
 };
 
@@ -92,5 +96,9 @@ impl LockGuard {
         let schema = self.inner().store.fence_schema(is_claim)?;
         let key = self.key().clone();
         Some(Fence::new(schema, key, self.owner(), self.token()))
+    }
+
+    pub(crate) fn lease(&self) -> &Arc<Lease> {
+        &self.granted().lease
     }
 }

@@ -318,11 +318,13 @@ impl HeldLease {
     /// Whether the lease serves this request next, rather than being released.
     ///
     /// A lease has one fingerprint, because the store shows it to other instances. A lease whose
-    /// record was sent and not confirmed may have been replaced by now.
+    /// record was sent and not confirmed may have been replaced by now, and so may one in whose
+    /// place the program can put a record.
     fn is_passed_on_to(&self, turn: &Turn, t: &Transition<'_>) -> bool {
         self.mode() == turn.request.mode
             && self.lease.fingerprint == turn.request.fingerprint
             && !self.lease.is_recording()
+            && !self.lease.may_be_kept_by_program()
             && !self.is_used_up(turn, t)
     }
 

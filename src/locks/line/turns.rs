@@ -69,7 +69,8 @@ impl Line {
         }
     }
 
-    /// Ends a turn whose lease was replaced by a record, and shares the record.
+    /// Ends a turn whose lease was replaced by a record, and shares the record, unless the store may
+    /// have another one.
     ///
     /// Without a confirmation of the store, a record that was sent goes on as an ending; and a
     /// lease without one is left in the store, so that the work is not begun again before its
@@ -99,7 +100,9 @@ impl Line {
                 };
                 t.end(release, Callers::new());
             }
-            self.share(record, t);
+            if !lease.may_be_kept_by_program() {
+                self.share(record, t);
+            }
             self.serve(t);
         }
     }

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::{
     Error,
+    defaults::postgres as defaults,
     store::{
         certificates::{Certificates, ClientCertificate},
         credentials::{Credentials, Provider},
@@ -64,10 +65,10 @@ impl PostgresStoreBuilder {
         Self {
             url,
             listen_url: None,
-            schema: "tdl".to_owned(),
-            timeout: Duration::from_secs(1),
-            connections: 2,
-            is_fenced: false,
+            schema: defaults::SCHEMA.to_owned(),
+            timeout: defaults::TIMEOUT,
+            connections: defaults::CONNECTIONS,
+            is_fenced: defaults::FENCED,
             label: label::of_this_host(),
             provider: None,
             certificates: Certificates::default(),
@@ -82,18 +83,20 @@ impl PostgresStoreBuilder {
     }
 
     /// Sets the schema of the tables and functions: lower-case letters, digits and underscores.
+    /// Default: `tdl`.
     pub fn schema(mut self, schema: impl Into<String>) -> Self {
         self.schema = schema.into();
         self
     }
 
-    /// Sets the time limit of every call, and of a connect. At least 1 ms.
+    /// Sets the time limit of every call, and of a connect. Default: 1 s. At least 1 ms.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Sets the number of connections for calls, from 1 to 64. A key is always on the same one.
+    /// Sets the number of connections for calls, from 1 to 64. Default: 2. A key is always on the same
+    /// one.
     ///
     /// Two are enough for most services. More of them help where many keys are locked at once and
     /// the disk is slow, because a connection waits for the disk with each group of grants.
@@ -103,6 +106,7 @@ impl PostgresStoreBuilder {
     }
 
     /// Sets whether [`LockGuard::fence`](crate::LockGuard::fence) works for every exclusive lock.
+    /// Default: no.
     ///
     /// A grant then writes a second row, which names the owner who may fence. Claims of idempotent
     /// requests can always be fenced.

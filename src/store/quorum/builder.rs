@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind,
+    defaults::quorum as defaults,
     store::{Store, home::Home},
     sync::Mutex,
 };
@@ -25,7 +26,7 @@ const LONGEST_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 /// |---|---|
 /// | [`node_timeout`](Self::node_timeout) | 200 ms |
 /// | [`longest_lease`](Self::longest_lease) | the longest lease that this process has asked for |
-/// | [`fencing`](Self::fencing) | on |
+/// | [`fencing`](Self::fencing) | yes |
 ///
 /// # Example
 ///
@@ -54,9 +55,9 @@ impl QuorumStoreBuilder {
     pub(super) fn new(nodes: impl IntoIterator<Item = impl Store>) -> Self {
         let builder = Self {
             nodes: Vec::new(),
-            node_timeout: Duration::from_millis(200),
+            node_timeout: defaults::NODE_TIMEOUT,
             longest_lease: Duration::ZERO,
-            fencing: true,
+            fencing: defaults::FENCING,
         };
         nodes.into_iter().fold(builder, Self::node)
     }
@@ -82,7 +83,7 @@ impl QuorumStoreBuilder {
     /// round trip: a node that takes longer counts as unreachable, and its late grants are
     /// returned.
     ///
-    /// The default is 200 milliseconds, the least is 1 ms, the most is one hour.
+    /// Default: 200 ms. The least is 1 ms, the most is one hour.
     pub fn node_timeout(mut self, timeout: Duration) -> Self {
         self.node_timeout = timeout;
         self
@@ -91,7 +92,7 @@ impl QuorumStoreBuilder {
     /// Sets the longest lease in the fleet, for the case that other instances use longer leases
     /// than this one. For that long after a restart, a node may have forgotten a lease.
     ///
-    /// The default is the longest lease that this process has asked for so far.
+    /// Default: the longest lease that this process has asked for so far.
     ///
     /// ```
     /// # fn main() -> Result<(), tower_distributed_lock::Error> {
@@ -114,7 +115,7 @@ impl QuorumStoreBuilder {
     /// whenever the nodes' counters differ. Without fencing, the token of a turn is the highest
     /// number that its own nodes gave, and two turns may have the same token.
     ///
-    /// The default is `true`.
+    /// Default: yes.
     ///
     /// ```
     /// # fn main() -> Result<(), tower_distributed_lock::Error> {

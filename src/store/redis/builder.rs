@@ -15,6 +15,7 @@ use super::{
 use crate::ErrorKind;
 use crate::{
     Error,
+    defaults::redis as defaults,
     store::{
         certificates::ClientCertificate,
         credentials::{Credentials, Provider},
@@ -74,16 +75,16 @@ impl RedisStoreBuilder {
     pub(super) fn new(servers: Servers) -> Self {
         Self {
             servers,
-            prefix: "tdl".to_owned(),
+            prefix: defaults::PREFIX.to_owned(),
             label: label::of_this_host(),
-            lanes: 1,
-            timeout: Duration::from_secs(1),
+            lanes: defaults::LANES,
+            timeout: defaults::TIMEOUT,
             replicas: None,
             access: Access::default(),
         }
     }
 
-    /// Sets the start of all names in Redis. The default is `tdl`.
+    /// Sets the start of all names in Redis. Default: `tdl`.
     ///
     /// Services with different prefixes do not see each other's locks. A prefix is 1 to 64 bytes of
     /// visible ASCII without braces.
@@ -92,8 +93,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the name under which operators see the leases of this store. The default is the name of
-    /// the host.
+    /// Sets the name under which operators see the leases of this store. Default: the name of the
+    /// host.
     ///
     /// Callers that find a key held, or [inspect](crate::store::Holder::label) the key, see the
     /// label. The connections for calls are named after the [prefix](Self::prefix) and the
@@ -106,7 +107,7 @@ impl RedisStoreBuilder {
     }
 
     /// Sets the number of connections over which calls are spread: 1 to 64, in a Cluster for each
-    /// node. The default is 1.
+    /// node. Default: 1.
     ///
     /// A connection carries many calls at once, and the more calls share a connection, the fewer
     /// packets each call costs: with dozens of calls at once, one connection takes more locks a
@@ -118,8 +119,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Sets the time limit of every call, connecting and a repetition included. The default is 1 s,
-    /// the least is 1 ms, the most is an hour.
+    /// Sets the time limit of every call, connecting and a repetition included. Default: 1 s.
+    /// The least is 1 ms, the most is an hour.
     ///
     /// The time limit should be well below the lease, because an unanswered renewal is repeated
     /// only after the time limit.
