@@ -109,7 +109,7 @@
 //!
 //! | SQLSTATE | meaning |
 //! |---|---|
-//! | `TDL01` | the claim is lost: another owner was granted the key, or a later turn has fenced a transaction |
+//! | `TDL01` | the claim is lost: another owner was granted the key, or a later turn has fenced a transaction. Under REPEATABLE READ and SERIALIZABLE also if the snapshot of the transaction is older than the grant of its own claim: then it passes when it is tried again |
 //! | `TDL02` | the answer of this claim was kept already |
 //! | `40001` | under REPEATABLE READ and SERIALIZABLE: try the transaction again |
 //! | `40P01` | two transactions of one claim wanted to keep an answer: the other one has |
@@ -119,8 +119,17 @@
 //! - **The disk.** A grant, a renewal and a record wait for the disk, as `synchronous_commit` says. A
 //!   release, a refusal and a place in the queue do not: after a crash of the server, a lost release
 //!   costs the time that its lease still has.
-//! - **Long transactions.** A lock updates one row in place. Somebody's transaction that stays open
-//!   for hours, in any database of the server, keeps the old versions of that row.
+//! - **Vacuum and long transactions.** A lock updates one row in place, and the next one of that page
+//!   reuses the space of the old versions. That needs no vacuum of yours: the tables have their own
+//!   settings for autovacuum. But somebody's transaction that stays open for hours (a backup, a
+//!   session that is idle in transaction), a replication slot that nobody reads, or a prepared
+//!   transaction that was forgotten keeps all old versions since it began, in every table of the
+//!   server: `tdl.keys` then grows with each lock, and each lock becomes slower. The oldest one is in
+//!   `SELECT pid, xact_start FROM pg_stat_activity ORDER BY backend_xmin IS NULL, xact_start`.
+//! - **Rows that are locked.** A row of `tdl.keys` that somebody keeps locked, with an open `DELETE`
+//!   for example, is in the way of its own key: calls for it fail after half of the
+//!   [timeout](crate::store::PostgresStoreBuilder::timeout), and others made with them are late by as
+//!   much.
 //! - **Open transactions.** A fenced transaction that is left open keeps its key, for a minute
 //!   without a statement: then the server ends its session. Set
 //!   `idle_in_transaction_session_timeout` for the role of the service, if that is too long or too
@@ -130,7 +139,10 @@
 //!   otherwise, and waiting requests ask every 20 ms. `tests/postgres/pooler.rs` runs both behind
 //!   PgBouncer.
 //! - **Replicas.** A replica that is promoted may lack the last grants and records of the old
-//!   primary, unless `synchronous_standby_names` says otherwise.
+//!   primary, unless `synchronous_standby_names` says otherwise. While such a standby is away, a grant
+//!   waits for it, its call ends with its time limit, and the key is not granted until the standby is
+//!   back or the setting was changed. The store never cancels such a commit, which the server would
+//!   then make without the standby.
 //! - **Events.** `postgres.listener_lost` and `postgres.listening_again`: hints do not arrive, and
 //!   arrive again.
 //!

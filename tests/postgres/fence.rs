@@ -5,12 +5,16 @@ use std::time::Duration;
 use tokio_postgres::{Client, Error, IsolationLevel, error::SqlState};
 use tower_distributed_lock::{
     ErrorKind, LockGuard, LockKey,
-    store::{Acquired, Expected, Fence, Owner, PostgresStore, Store},
+    store::{Acquire, Acquired, End, Expected, Fence, Mode, Owner, PostgresStore, Store},
 };
 
 use crate::{
     start, store,
-    support::{eventually, postgres::Database, words::*},
+    support::{
+        eventually,
+        postgres::{Database, ROLE, connect},
+        words::*,
+    },
 };
 
 const LEVELS: [IsolationLevel; 3] = [
@@ -435,4 +439,34 @@ async fn fence_by_token(
     transaction
         .execute(LockGuard::TOKEN_FENCE, &[&"accounts/1", &token])
         .await
+}
+
+/// Faults: an attempt that found such a transaction had no place in the queue, and the owners that
+/// it named stayed.
+#[tokio::test]
+async fn an_attempt_that_finds_a_transaction_open_waits_in_the_queue() {
+    let (database, store) = start().await;
+    let mut client = connect(&database.url_as(ROLE)).await;
+    let (k, before) = (key("k"), owner());
+    let next = attempt_of(before.instance, 2);
+    let token = store.take(&k, before).await.tokens.first().unwrap();
+    let transaction = client.transaction().await.unwrap();
+    let fence = format!("SELECT tdl.fence('k', '{before}', {token})");
+    transaction.batch_execute(&fence).await.unwrap();
+    let named = Acquire {
+        ends: vec![End {
+            owner: before,
+            mode: Mode::Exclusive,
+        }],
+        ..waiting(&k, next)
+    };
+    held(store.ask_for(named).await.unwrap());
+    let seen = store.see(&k).await;
+    assert_eq!((seen.holders.len(), seen.queue), (0, vec![next]));
+    held(store.queue(&k, next).await);
+    held(store.ask(&k, owner()).await);
+    assert_eq!(store.see(&k).await.queue, [next]);
+    transaction.commit().await.unwrap();
+    held(store.ask(&k, owner()).await);
+    granted(store.queue(&k, next).await);
 }

@@ -77,3 +77,32 @@ async fn after_a_promotion_leases_are_confirmed_and_tokens_rise() {
         assert!(locks.lock(name).await.unwrap().token() > before, "{name}");
     }
 }
+
+/// Fault: the connection stayed, and every call failed.
+#[tokio::test]
+async fn a_server_that_accepts_no_writes_any_more_is_left_for_one_that_does() {
+    let (one, two) = (PostgresServer::start().await, PostgresServer::start().await);
+    let read_only = async |server: &PostgresServer, on: &str| {
+        let set = format!("ALTER SYSTEM SET default_transaction_read_only = {on}");
+        server.execute(&set).await;
+        server.execute("SELECT pg_reload_conf()").await;
+    };
+    for server in [&one, &two] {
+        store_of([server, server]).migrate().await.unwrap();
+    }
+    read_only(&two, "on").await;
+    let store = store_of([&one, &two]);
+    eventually("the store answers", async || store.ping().await.is_ok()).await;
+    store.take(&key("k"), owner()).await;
+    read_only(&two, "off").await;
+    read_only(&one, "on").await;
+    let client = connect(&two.url()).await;
+    eventually("the other server grants", async || {
+        // A free one each time: a key that is held is read, not written.
+        let key = key(&owner().to_string());
+        let _ = store.ask_for(attempt(&key, owner())).await;
+        let rows = client.query("SELECT FROM tdl.keys", &[]).await;
+        !rows.unwrap().is_empty()
+    })
+    .await;
+}

@@ -303,3 +303,27 @@ async fn a_commit_without_an_answer_is_known_by_asking_again() {
     assert_eq!(database.number(paid).await, 40);
     assert_eq!(database.number(once).await, 40);
 }
+
+/// Fault: a handler that works on after its COMMIT lost its guard, as soon as a duplicate had asked
+/// another process.
+#[tokio::test]
+async fn a_lease_whose_answer_was_kept_is_renewed() {
+    for is_asked_elsewhere in [false, true] {
+        let (database, store, mut client, claim) = begin().await;
+        let transaction = client.transaction().await.unwrap();
+        claim.keep(&transaction).await.unwrap();
+        transaction.commit().await.unwrap();
+        if is_asked_elsewhere {
+            let asked = ask(&crate::store(&database), &claim.key, owner()).await;
+            assert!(matches!(asked, Acquired::Recorded(_)), "{asked:?}");
+        }
+        for refill in [0, 5] {
+            let renewed = store.renew_one(renewal(&claim.key, claim.owner, refill));
+            assert!(is_renewed(&renewed.await));
+        }
+        let other = store.renew_one(renewal(&claim.key, owner(), 0)).await;
+        assert!(!is_renewed(&other));
+        assert!(store.see(&claim.key).await.record.is_some());
+        assert_eq!(store.free(&claim.key, claim.owner).await, Released::Freed);
+    }
+}

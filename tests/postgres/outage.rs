@@ -7,7 +7,11 @@ use tower_distributed_lock::{
     store::{Acquired, Hint, Outcome, PostgresStore, Release, Released, Store},
 };
 
-use crate::support::{eventually, postgres::PostgresServer, words::*};
+use crate::support::{
+    eventually,
+    postgres::{PostgresServer, ROLE, connect},
+    words::*,
+};
 
 async fn start_alone() -> (PostgresServer, PostgresStore) {
     let server = PostgresServer::start().await;
@@ -69,4 +73,72 @@ async fn calls_to_a_server_that_hangs_end_in_time_and_leave_nothing_behind() {
         store.ask(&key, owner()).await,
         Acquired::Granted(_)
     ));
+}
+
+/// Fault: the statement was cancelled, which makes the server commit without the standby.
+#[tokio::test]
+async fn a_grant_that_waits_for_a_standby_is_not_made_without_it() {
+    let (server, store) = start_alone().await;
+    let locks = crate::locks(&store);
+    // Greets, and knows the clock and the key.
+    locks.lock("k").await.unwrap().release().await.unwrap();
+    let store = PostgresStore::builder(server.url());
+    let store = store.timeout(Duration::from_millis(300)).build().unwrap();
+    store.inspect(key("other")).await.unwrap();
+    let standby = async |name: &str| {
+        let set = format!("ALTER SYSTEM SET synchronous_standby_names = '{name}'");
+        server.execute(&set).await;
+        server.execute("SELECT pg_reload_conf()").await;
+    };
+    standby("away").await;
+    let rows = "SELECT count(*) FROM tdl.keys WHERE key = 'other'";
+    let client = connect(&server.url()).await;
+    let count = async || client.query_one(rows, &[]).await.unwrap().get::<_, i64>(0);
+    eventually("a grant waits for the standby", async || {
+        let outcome = store.acquire(attempt(&key("other"), owner())).await;
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+        let waits: i64 = client.query_one(waits, &[]).await.unwrap().get(0);
+        matches!(outcome, Outcome::Unknown(_)) && waits > 0
+    })
+    .await;
+    // Longer than the lane keeps the connection.
+    for _ in 0..30 {
+        assert_eq!(count().await, 0, "it was made without the standby");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    standby("").await;
+    eventually("the store answers", async || {
+        store.inspect(key("other")).await.is_ok()
+    })
+    .await;
+}
+
+/// Fault: all calls of the lane waited for the row, and were lost.
+#[tokio::test]
+async fn a_row_that_somebody_has_locked_is_in_the_way_of_its_own_key_only() {
+    let (database, _) = crate::start().await;
+    let store = PostgresStore::builder(database.url_as(ROLE)).connections(1);
+    let store = store.timeout(Duration::from_secs(4)).build().unwrap();
+    let stuck = key("k/5");
+    let before = owner();
+    store.take(&stuck, before).await;
+    store.free(&stuck, before).await;
+    let mut client = database.client().await;
+    let transaction = client.transaction().await.unwrap();
+    let delete = "DELETE FROM tdl.keys WHERE key = 'k/5'";
+    transaction.execute(delete, &[]).await.unwrap();
+    let asked = (0..10).map(async |n| {
+        let key = key(&format!("k/{n}"));
+        (n, store.acquire(attempt(&key, owner())).await)
+    });
+    for (n, outcome) in futures_util::future::join_all(asked).await {
+        let is_granted = matches!(outcome, Outcome::Answered(Acquired::Granted(_)));
+        assert_eq!(is_granted, n != 5, "k/{n}: {outcome:?}");
+    }
+    transaction.rollback().await.unwrap();
+    eventually("the key is granted", async || {
+        let asked = store.ask_for(attempt(&stuck, owner())).await;
+        matches!(asked, Ok(Acquired::Granted(_)))
+    })
+    .await;
 }

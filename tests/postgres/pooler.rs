@@ -15,6 +15,7 @@ use crate::{
         pooler::Pooler,
         postgres::{PostgresServer, ROLE},
         proxy::{Network, Proxy},
+        warnings::Warnings,
         words::*,
     },
 };
@@ -93,4 +94,45 @@ async fn a_call_during_which_the_pooler_loses_its_server_has_an_unknown_outcome(
     assert!(matches!(outcome, Outcome::Unknown(_)), "{outcome:?}");
     proxy.set(Network::Fine);
     eventually("the store answers", async || store.ping().await.is_ok()).await;
+}
+
+/// Fault: the listener told itself, and a pooler passed that on.
+#[tokio::test]
+async fn that_a_pooler_delivers_no_hints_is_noticed_and_logged() {
+    let (database, _) = start().await;
+    let server = PostgresServer::shared().await;
+    let Some(pooler) = Pooler::start(&database, server, 2).await else {
+        return;
+    };
+    let warnings = Warnings::default();
+    let _collecting = tracing::subscriber::set_default(warnings.clone());
+    let builder = || PostgresStore::builder(database.url_through(pooler.port()));
+    let direct = builder().listen_url(database.url_as(ROLE)).build().unwrap();
+    let _hints = direct.watch_for_sure(owner().instance).await;
+    assert_eq!(warnings.count("postgres.no_hints"), 0);
+    let without = builder().build().unwrap();
+    let _hints = without.watch(owner().instance);
+    eventually("the lack of hints is logged", async || {
+        warnings.count("postgres.no_hints") == 1
+    })
+    .await;
+}
+
+/// Fault: only the listener asked who the server is, and the lanes' connections to the pooler stay.
+#[tokio::test]
+async fn a_crash_behind_a_pooler_is_noticed_without_a_listener() {
+    let mut server = PostgresServer::start().await;
+    let database = server.database().await;
+    let Some(pooler) = Pooler::start(&database, &server, 2).await else {
+        return;
+    };
+    let store = PostgresStore::builder(database.url_through(pooler.port()));
+    // Where nobody listens, as after a failover.
+    let store = store.listen_url("postgres://127.0.0.1:1/").build().unwrap();
+    database.migrate(&store.schema_sql()).await;
+    store.ping().await.unwrap();
+    let mut hints = store.watch(owner().instance);
+    server.crash();
+    server.restart().await;
+    hinted(&mut hints, Hint::Reconnected).await;
 }

@@ -36,6 +36,25 @@ async fn a_store_makes_its_tables_once_whoever_begins() {
     held(stores[2].ask(&key("k"), owner()).await);
 }
 
+/// Fault: nobody but its owner could call it any more.
+#[tokio::test]
+async fn a_migration_leaves_the_functions_of_others_alone() {
+    let database = PostgresServer::shared().await.database().await;
+    let own = "CREATE SCHEMA tdl; CREATE FUNCTION tdl.of_the_user() RETURNS int LANGUAGE sql AS 'SELECT 7'";
+    database.execute(own).await;
+    let store = PostgresStore::builder(database.url()).build().unwrap();
+    store.migrate().await.unwrap();
+    let grant = format!("GRANT USAGE ON SCHEMA tdl TO {ROLE}");
+    database.execute(&grant).await;
+    let client = connect(&database.url_as(ROLE)).await;
+    client
+        .batch_execute("SELECT tdl.of_the_user()")
+        .await
+        .unwrap();
+    let ours = client.batch_execute("SELECT tdl.clock()").await;
+    assert_eq!(ours.unwrap_err().code().unwrap().code(), "42501");
+}
+
 /// A process that starts must not stop the others.
 #[tokio::test]
 async fn a_migration_of_tables_that_are_there_waits_for_nobody() {
@@ -102,6 +121,9 @@ async fn a_url_or_a_setting_that_cannot_work_is_refused() {
         builder().schema("a b"),
         builder().schema(""),
         builder().schema("x; DROP TABLE y"),
+        builder().schema("public"),
+        builder().schema("pg_locks"),
+        builder().schema("information_schema"),
         builder().timeout(Duration::ZERO),
         builder().connections(0),
         builder().listen_url("nonsense"),

@@ -15,14 +15,14 @@ use crate::{
     support::{eventually, redis_server::RedisServer, words::*},
 };
 
-const MANY: usize = 40;
+pub(crate) const MANY: usize = 40;
 
-fn many() -> Vec<LockKey> {
+pub(crate) fn many() -> Vec<LockKey> {
     (0..MANY).map(|n| key(&format!("k/{n}"))).collect()
 }
 
 /// Takes all keys. Returns their tokens.
-async fn take_all(store: &RedisStore, keys: &[LockKey], owner: Owner) -> Vec<u64> {
+pub(crate) async fn take_all(store: &RedisStore, keys: &[LockKey], owner: Owner) -> Vec<u64> {
     let taking = keys.iter().map(|key| store.ask_for(attempt(key, owner)));
     let taken = join_all(taking).await.into_iter();
     taken
@@ -30,7 +30,7 @@ async fn take_all(store: &RedisStore, keys: &[LockKey], owner: Owner) -> Vec<u64
         .collect()
 }
 
-async fn free_all(store: &RedisStore, keys: &[LockKey], owner: Owner) {
+pub(crate) async fn free_all(store: &RedisStore, keys: &[LockKey], owner: Owner) {
     let freeing = keys.iter().map(|key| store.end(ending(key, owner)));
     for answer in join_all(freeing).await {
         assert_eq!(answer.unwrap(), Released::Freed);
@@ -63,6 +63,14 @@ async fn a_joint_script_that_the_server_has_forgotten_is_sent_again() {
         assert!(store.renew_all(renewals).await.iter().all(is_renewed));
         let _: Value = server.send(&["SCRIPT", "FLUSH"]).await;
         free_all(&store, &keys, a).await;
+    }
+    take_all(&store, &keys, a).await;
+    let _: Value = server.send(&["SCRIPT", "FLUSH"]).await;
+    for answer in join_all(keys.iter().map(|key| store.end(recording(key, a, b"r")))).await {
+        assert_eq!(answer.unwrap(), Released::Freed);
+    }
+    for key in &keys {
+        assert!(store.force_release(key.clone()).await.unwrap());
     }
     // The text of a joint script has brought it back.
     server.reset_stats().await;
@@ -256,6 +264,70 @@ async fn a_full_server_refuses_every_call_of_a_joint_script() {
     free_all(&store, taken, a).await;
     let _: Value = server.send(&["CONFIG", "SET", "maxmemory", "0"]).await;
     assert_clean(&server).await;
+}
+
+#[tokio::test]
+async fn a_full_server_leaves_the_leases_of_records_that_it_refuses() {
+    let (server, store) = server_and_store().await;
+    let (keys, a) = (many(), owner());
+    take_all(&store, &keys, a).await;
+    let _: Value = server.send(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    for answer in join_all(keys.iter().map(|key| store.end(recording(key, a, b"r")))).await {
+        let error = answer.unwrap_err();
+        assert!(format!("{error:?}").contains("OOM"), "{error:?}");
+    }
+    let _: Value = server.send(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    free_all(&store, &keys, a).await;
+    assert_clean(&server).await;
+}
+
+/// A full server lets a script go on that has written once: the calls behind that write may
+/// succeed.
+#[tokio::test]
+async fn what_a_full_server_answers_in_a_joint_script_is_so() {
+    let (server, store) = server_and_store().await;
+    let (keys, a, b, other) = (many(), owner(), owner(), owner());
+    // Every second call removes a place from a queue, for which a full server has room.
+    for (n, key) in keys.iter().enumerate() {
+        match n % 4 {
+            0 => assert_eq!(store.take(key, a).await.count, 1),
+            1 | 3 => {
+                store.take(key, other).await;
+                held(store.queue(key, a).await);
+                held(store.queue(key, b).await);
+            }
+            _ => {}
+        }
+    }
+    let _: Value = server.send(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let recording = join_all(keys.iter().map(|key| store.end(recording(key, a, b"r")))).await;
+    let taking = join_all(keys.iter().map(|key| store.ask_for(attempt(key, b)))).await;
+    let _: Value = server.send(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    for (n, ((key, recorded), taken)) in keys.iter().zip(recording).zip(taking).enumerate() {
+        let seen = store.see(key).await;
+        let holder = seen.holders.first().map(|holder| holder.owner);
+        match (n % 4, recorded) {
+            (0, Ok(recorded)) => {
+                assert_eq!(recorded, Released::Freed);
+                assert_eq!((holder, seen.record), (None, Some("r".into())));
+                assert!(matches!(taken, Ok(Acquired::Recorded(_))), "{taken:?}");
+            }
+            (0, Err(_)) => {
+                assert_eq!((holder, seen.record), (Some(a), None));
+                held(taken.unwrap());
+            }
+            (2, recorded) => {
+                assert_eq!(recorded.unwrap(), Released::NotOurs);
+                let is_granted = matches!(taken, Ok(Acquired::Granted(_)));
+                assert_eq!(holder, is_granted.then_some(b), "{taken:?}");
+            }
+            (_, recorded) => {
+                assert_eq!(recorded.unwrap(), Released::NotOurs);
+                held(taken.unwrap());
+                assert_eq!((holder, seen.queue), (Some(other), vec![]));
+            }
+        }
+    }
 }
 
 /// A joint script does not know the floors of its counters.

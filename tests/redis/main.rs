@@ -8,6 +8,7 @@ mod dead_heads;
 mod foreign;
 mod format;
 mod joint;
+mod joint_in_use;
 mod left_behind;
 mod listening;
 mod modes;

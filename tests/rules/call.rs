@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use bytes::Bytes;
+use futures_util::future::{join, join_all};
 use tower_distributed_lock::{
     Error, ErrorKind, LockKey,
     store::{
@@ -170,13 +171,38 @@ impl Answer {
 }
 
 impl Call {
-    /// Makes the call on Redis.
-    pub(crate) async fn on_redis(
-        &self,
+    /// Whether a script may make the call together with others.
+    pub(crate) fn is_daily(&self) -> bool {
+        matches!(self, Self::Acquire(_) | Self::Renew(_) | Self::Release(_))
+    }
+
+    /// Starts calls on Redis together, each with its key and the last token there. Returns their
+    /// answers, in the same order.
+    pub(crate) async fn all_on_redis<'a>(
         store: &RedisStore,
-        key: &LockKey,
-        last_token: u64,
-    ) -> Answer {
+        calls: impl Iterator<Item = (&'a Self, &'a LockKey, u64)>,
+    ) -> Vec<Answer> {
+        let (mut renewals, mut single) = (Vec::new(), Vec::new());
+        for (index, (call, key, last_token)) in calls.enumerate() {
+            if let Self::Renew(request) = call {
+                renewals.push((index, request.clone()));
+            } else {
+                single.push(async move { (index, call.on_redis(store, key, last_token).await) });
+            }
+        }
+        let (indices, renewals): (Vec<usize>, Vec<Renew>) = renewals.into_iter().unzip();
+        let (mut answers, renewed) = join(join_all(single), store.renew_all(renewals)).await;
+        answers.extend(
+            indices
+                .into_iter()
+                .zip(renewed.into_iter().map(Answer::of_renewal)),
+        );
+        answers.sort_by_key(|(index, _)| *index);
+        answers.into_iter().map(|(_, answer)| answer).collect()
+    }
+
+    /// Makes the call on Redis.
+    async fn on_redis(&self, store: &RedisStore, key: &LockKey, last_token: u64) -> Answer {
         match self.clone() {
             Self::Acquire(request) => Answer::of_acquire(store.ask_for(request).await),
             Self::Renew(request) => Answer::of_renewal(store.renew_one(request).await),

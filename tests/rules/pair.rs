@@ -1,13 +1,14 @@
-//! A key in Redis, and the same key under the rules.
+//! Keys in Redis, and the same keys under the rules.
 //!
-//! Every call is made on both, and both must say the same and tell the same instances. The rules
+//! Every call is made on both, and both must say the same and tell the same instances. The calls of
+//! one step, one for each key, are started together, so that many of them share a script. The rules
 //! run on the server's clock, read before and after the call: the call took effect in between. What
 //! the rules stamped is therefore uncertain by half of that time, and this uncertainty is carried
 //! along (`blur`). A call whose answer depends on it is put off until its answer is certain. If a
 //! slow machine makes it uncertain nevertheless, because a lease ended while the call was under
 //! way, the sequence ends there: its answer is compared with nothing.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use futures_util::StreamExt;
 use redis::{
@@ -48,24 +49,29 @@ pub(crate) struct Worker {
     now: Moment,
 }
 
-/// A key in Redis, and the same key under the rules.
-pub(crate) struct Pair<'a> {
+/// Keys in Redis, and the same keys under the rules.
+pub(crate) struct Pairs<'a> {
     worker: &'a mut Worker,
+    pairs: Vec<Pair>,
+    /// By how much the times in the slots may be wrong.
+    blur: Duration,
+}
+
+/// A key in Redis, and the same key under the rules.
+struct Pair {
     key: LockKey,
     slot: Slot,
-    /// By how much the times in the slot may be wrong.
-    blur: Duration,
     last_token: u64,
     /// The exclusive holder for whom somebody has queued, if only for a while.
     marked: Option<Owner>,
 }
 
-/// How a call ended.
+/// How the calls of a step ended.
 #[derive(Debug)]
 pub(crate) enum Compared {
-    /// Both said this.
-    Equal(Answer, Told),
-    /// What the call should have said depends on the moment at which it took effect.
+    /// Both said this, for each key.
+    Equal(Vec<(Answer, Told)>),
+    /// What a call should have said depends on the moment at which it took effect.
     Unclear,
 }
 
@@ -85,9 +91,9 @@ impl Worker {
         }
     }
 
-    /// Reads the server's clock, and takes all hints about a key so far. They come in order, so a
+    /// Reads the server's clock, and takes all hints so far, by their keys. They come in order, so a
     /// mark behind them shows that all of them are there.
-    async fn clock_and_hints(&mut self, key: &LockKey) -> Told {
+    async fn clock_and_hints(&mut self) -> BTreeMap<String, Told> {
         self.marks += 1;
         let mark = format!("mark-{}", self.marks);
         let mut command = pipe();
@@ -97,7 +103,7 @@ impl Worker {
         let ((seconds, micros),): ((u64, u64),) =
             command.query_async(&mut self.connection).await.unwrap();
         self.now = Moment(seconds * 1_000_000 + micros);
-        let mut told = Told::new();
+        let mut told = BTreeMap::<_, Told>::new();
         let mut messages = self.hints.on_message();
         loop {
             let message = timeout(PATIENCE, messages.next()).await;
@@ -106,12 +112,11 @@ impl Worker {
             if text == mark {
                 return told;
             }
-            // Hints about an earlier key are those of a call that was given up with that key.
             let (name, about) = text.split_once(' ').expect("a hint about a key");
-            if about == key.as_str() {
-                let instance = message.get_channel_name().rsplit(':').next();
-                told.insert((instance.unwrap().parse().unwrap(), name.to_owned()));
-            }
+            let instance = message.get_channel_name().rsplit(':').next();
+            let to = instance.unwrap().parse().unwrap();
+            let told = told.entry(about.to_owned()).or_default();
+            told.insert((to, name.to_owned()));
         }
     }
 }
@@ -121,21 +126,29 @@ fn channel(instance: &Instance) -> String {
     format!("tdl:2:hints:{instance}")
 }
 
-impl<'a> Pair<'a> {
-    pub(crate) async fn new(worker: &'a mut Worker, key: LockKey) -> Self {
-        worker.clock_and_hints(&key).await;
-        Self {
-            worker,
+impl<'a> Pairs<'a> {
+    pub(crate) async fn new(worker: &'a mut Worker, keys: Vec<LockKey>) -> Self {
+        worker.clock_and_hints().await;
+        let pair = |key| Pair {
             key,
             slot: Slot::default(),
-            blur: Duration::ZERO,
             last_token: 0,
             marked: None,
+        };
+        Self {
+            worker,
+            pairs: keys.into_iter().map(pair).collect(),
+            blur: Duration::ZERO,
         }
     }
 
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &LockKey> {
+        self.pairs.iter().map(|pair| &pair.key)
+    }
+
+    /// The first key.
     pub(crate) fn key(&self) -> &LockKey {
-        &self.key
+        &self.pairs[0].key
     }
 
     pub(crate) fn blur(&self) -> Duration {
@@ -144,14 +157,14 @@ impl<'a> Pair<'a> {
 
     /// Reads the clock, after a time without calls.
     pub(crate) async fn read_clock(&mut self) {
-        self.worker.clock_and_hints(&self.key).await;
+        self.worker.clock_and_hints().await;
     }
 
-    /// Makes a call on both, and compares. The error says how they differ.
-    pub(crate) async fn step(&mut self, call: &Call) -> Result<Compared, String> {
+    /// Makes a call for each key on both, and compares. The error says how they differ.
+    pub(crate) async fn step(&mut self, calls: &[Call]) -> Result<Compared, String> {
         loop {
             let (now, margin) = (self.worker.now, self.blur + ROUNDING);
-            if self.is_clear(call, back(now, margin), now + margin + USUAL) {
+            if self.are_clear(calls, back(now, margin), now + margin + USUAL) {
                 break;
             }
             if self.blur > BLURRED {
@@ -161,20 +174,45 @@ impl<'a> Pair<'a> {
             self.read_clock().await;
         }
         let before = self.worker.now;
-        let by_redis = call
-            .on_redis(&self.worker.store, &self.key, self.last_token)
-            .await;
-        let told_by_redis = self.worker.clock_and_hints(&self.key).await;
+        let asked = calls.iter().zip(&self.pairs);
+        let asked = asked.map(|(call, pair)| (call, &pair.key, pair.last_token));
+        let by_redis = Call::all_on_redis(&self.worker.store, asked).await;
+        let mut told_by_redis = self.worker.clock_and_hints().await;
         let after = self.worker.now;
         let half = (after - before) / 2;
         let now = before + half;
         let margin = half + self.blur + ROUNDING;
-        if !self.is_clear(call, back(now, margin), now + margin) {
+        if !self.are_clear(calls, back(now, margin), now + margin) {
             return Ok(Compared::Unclear);
         }
-        let (by_rules, told_by_rules) = call.by_rules(&mut self.slot, &self.key, now);
         self.blur = self.blur.max(half);
+        let mut equal = Vec::new();
+        for ((pair, call), by_redis) in self.pairs.iter_mut().zip(calls).zip(by_redis) {
+            let told = told_by_redis.remove(pair.key.as_str()).unwrap_or_default();
+            pair.compare(call, now, margin, &by_redis, &told)?;
+            equal.push((by_redis, told));
+        }
+        Ok(Compared::Equal(equal))
+    }
 
+    /// Whether each call has the same answer and effect at both times.
+    fn are_clear(&self, calls: &[Call], early: Moment, late: Moment) -> bool {
+        let mut pairs = self.pairs.iter().zip(calls);
+        pairs.all(|(pair, call)| pair.is_clear(call, early, late))
+    }
+}
+
+impl Pair {
+    /// Makes a call under the rules, and compares what both say and tell.
+    fn compare(
+        &mut self,
+        call: &Call,
+        now: Moment,
+        margin: Duration,
+        by_redis: &Answer,
+        told_by_redis: &Told,
+    ) -> Result<(), String> {
+        let (by_rules, told_by_rules) = call.by_rules(&mut self.slot, &self.key, now);
         let mut differences = Vec::new();
         let said = self.as_redis_may_say(call, &by_redis.said, by_rules.said.clone());
         if by_redis.said != said {
@@ -188,17 +226,17 @@ impl<'a> Pair<'a> {
         {
             differences.push("the times differ");
         }
-        if told_by_redis != told_by_rules {
+        if *told_by_redis != told_by_rules {
             differences.push("the hints differ");
         }
-        differences.extend(self.check_tokens(call, &by_redis));
+        differences.extend(self.check_tokens(call, by_redis));
         self.look_for_waiters();
         if differences.is_empty() {
-            return Ok(Compared::Equal(by_redis, told_by_redis));
+            return Ok(());
         }
         Err(format!(
-            "{}\n  redis: {by_redis:?}, {told_by_redis:?}\n  rules: {by_rules:?}, {told_by_rules:?}\
-             \n  margin: {margin:?}",
+            "{call:?}\n{}\n  redis: {by_redis:?}, {told_by_redis:?}\
+             \n  rules: {by_rules:?}, {told_by_rules:?}\n  margin: {margin:?}",
             differences.join(", ")
         ))
     }

@@ -8,17 +8,20 @@ use tower_distributed_lock::store::{Acquire, End, Mode, Queueing, Renew};
 
 use crate::{
     call::{Call, Said, Told},
-    pair::{Compared, Pair},
+    pair::{Compared, Pairs},
     run::Subject,
     support::words::{attempt, attempt_of, ending, in_mode, recording, renewal, waiting},
 };
 
 /// Makes a call on both, which must be equal.
-async fn both(pair: &mut Pair<'_>, call: Call) -> (Said, Vec<Duration>, Told) {
-    match pair.step(&call).await {
-        Ok(Compared::Equal(answer, told)) => (answer.said, answer.times, told),
+async fn both(pair: &mut Pairs<'_>, call: Call) -> (Said, Vec<Duration>, Told) {
+    match pair.step(&[call]).await {
+        Ok(Compared::Equal(mut equal)) => {
+            let (answer, told) = equal.remove(0);
+            (answer.said, answer.times, told)
+        }
         Ok(Compared::Unclear) => panic!("no lease ends within this test"),
-        Err(difference) => panic!("{call:?}\n{difference}"),
+        Err(difference) => panic!("{difference}"),
     }
 }
 
@@ -27,7 +30,7 @@ async fn an_owner_that_is_granted_the_key_again_has_its_new_fingerprint() {
     let subject = Subject::start().await;
     let mut worker = subject.worker(1).await;
     let owner = attempt_of(worker.instances[0], 1);
-    let mut pair = subject.pair(&mut worker).await;
+    let mut pair = subject.pairs(&mut worker, 1).await;
     for digest in ["first", "second"] {
         let request = Acquire {
             fingerprint: Some(Bytes::from(digest)),
@@ -49,7 +52,7 @@ async fn a_key_with_a_record_is_offered_to_nobody() {
     let mut worker = subject.worker(2).await;
     let [holder, other] = [0, 1].map(|number| attempt_of(worker.instances[number], 1));
     let leaving = attempt_of(other.instance, 2);
-    let mut pair = subject.pair(&mut worker).await;
+    let mut pair = subject.pairs(&mut worker, 1).await;
     let key = pair.key().clone();
     both(&mut pair, Call::Acquire(attempt(&key, holder))).await;
     both(&mut pair, Call::Acquire(waiting(&key, leaving))).await;
@@ -64,7 +67,7 @@ async fn an_ending_that_an_attempt_carries_leaves_the_record_of_its_owner() {
     let subject = Subject::start().await;
     let mut worker = subject.worker(1).await;
     let instance = worker.instances[0];
-    let mut pair = subject.pair(&mut worker).await;
+    let mut pair = subject.pairs(&mut worker, 1).await;
     let (key, owner) = (pair.key().clone(), attempt_of(instance, 1));
     both(&mut pair, Call::Acquire(attempt(&key, owner))).await;
     both(&mut pair, Call::Release(recording(&key, owner, b"done"))).await;
@@ -82,7 +85,7 @@ async fn a_hundred_holders_are_told_of_an_attempt() {
     let subject = Subject::start().await;
     let mut worker = subject.worker(121).await;
     let instances = worker.instances.clone();
-    let mut pair = subject.pair(&mut worker).await;
+    let mut pair = subject.pairs(&mut worker, 1).await;
     let key = pair.key().clone();
     let mode = Mode::Permit { of: 120 };
     for (number, instance) in instances[..120].iter().enumerate() {
@@ -103,7 +106,7 @@ async fn others_are_looked_for_among_ten_attempts() {
     let subject = Subject::start().await;
     let mut worker = subject.worker(2).await;
     let [own, other] = [worker.instances[0], worker.instances[1]];
-    let mut pair = subject.pair(&mut worker).await;
+    let mut pair = subject.pairs(&mut worker, 1).await;
     let key = pair.key().clone();
     both(&mut pair, Call::Acquire(attempt(&key, attempt_of(own, 1)))).await;
     for number in 2..=10 {
@@ -140,9 +143,9 @@ async fn a_renewal_without_tokens_may_tell_of_a_waiter_that_has_left() {
     let subject = Subject::start().await;
     let mut worker = subject.worker(2).await;
     let [holder, other] = [0, 1].map(|number| attempt_of(worker.instances[number], 1));
-    let mut pair = subject.pair(&mut worker).await;
+    let mut pair = subject.pairs(&mut worker, 1).await;
     let key = pair.key().clone();
-    let says = async |pair: &mut Pair<'_>, refill| {
+    let says = async |pair: &mut Pairs<'_>, refill| {
         let renewal = Call::Renew(renewal(&key, holder, refill));
         match both(pair, renewal).await.0 {
             Said::Renewed { others_wait, .. } => others_wait,
@@ -172,7 +175,7 @@ async fn the_first_end_of_several_leases_is_known_after_a_renewal() {
     let subject = Subject::start().await;
     let mut worker = subject.worker(1).await;
     let instance = worker.instances[0];
-    let mut pair = subject.pair(&mut worker).await;
+    let mut pair = subject.pairs(&mut worker, 1).await;
     let key = pair.key().clone();
     for (number, seconds) in [(1, 100), (2, 500)] {
         let request = Acquire {

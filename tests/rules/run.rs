@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    iter,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -14,8 +15,8 @@ use tower_distributed_lock::store::RedisStore;
 
 use crate::{
     call::{Call, LABEL, Said},
-    pair::{Compared, Pair, Worker},
-    sequence::{self, INSTANCES, Op, Seats},
+    pair::{Compared, Pairs, Worker},
+    sequence::{INSTANCES, Op, Seats, Sequence},
     support::{redis_server::RedisServer, words::key},
 };
 
@@ -37,6 +38,9 @@ pub(crate) struct Subject {
 pub(crate) struct Totals {
     pub(crate) steps: u64,
     pub(crate) sequences: u64,
+    /// Acquires, renewals and releases, and how many scripts fewer than that were run.
+    pub(crate) daily: u64,
+    pub(crate) joint: u64,
     /// Sequences that ended early, because the machine was too slow to tell what was right.
     pub(crate) unclear: u64,
     pub(crate) blur: Duration,
@@ -49,7 +53,7 @@ pub(crate) struct Totals {
 #[allow(dead_code)] // printed
 enum Done {
     Paused(u64),
-    Said(Box<(Call, Said)>),
+    Said(Vec<(Call, Said)>),
 }
 
 /// A difference between Redis and the rules.
@@ -64,6 +68,7 @@ impl Subject {
         let server = RedisServer::start().await;
         let store = RedisStore::builder(server.url())
             .label(LABEL)
+            .lanes(1)
             .timeout(Duration::from_secs(20));
         Self {
             store: store.connect().await.unwrap(),
@@ -76,44 +81,49 @@ impl Subject {
         Worker::new(&self.store, &self.server, instances).await
     }
 
-    /// A pair at a key that was not used before.
-    pub(crate) async fn pair<'a>(&self, worker: &'a mut Worker) -> Pair<'a> {
-        let number = self.keys.fetch_add(1, Relaxed);
-        Pair::new(worker, key(&format!("key-{number}"))).await
+    /// Pairs at keys that were not used before.
+    pub(crate) async fn pairs<'a>(&self, worker: &'a mut Worker, keys: u64) -> Pairs<'a> {
+        let first = self.keys.fetch_add(keys, Relaxed);
+        let keys = (first..first + keys).map(|number| key(&format!("key-{number}")));
+        Pairs::new(worker, keys.collect()).await
     }
 
-    /// Runs a sequence at a fresh key.
+    /// Runs a sequence at fresh keys.
     async fn run(
         &self,
         worker: &mut Worker,
-        ops: &[Op],
-        seats: usize,
+        sequence: &Sequence,
         totals: &mut Totals,
     ) -> Result<(), Difference> {
         let instances = worker.instances.clone();
-        let mut pair = self.pair(worker).await;
-        let mut seats = Seats::new(pair.key(), &instances, seats);
+        let mut pairs = self.pairs(worker, sequence.keys).await;
+        let mut seats: Vec<_> = (pairs.keys())
+            .map(|key| Seats::new(key, &instances, sequence.seats))
+            .collect();
         let mut done = Vec::new();
-        for op in ops {
-            if let Op::Pause(millis) = op {
-                sleep(Duration::from_millis(*millis)).await;
-                pair.read_clock().await;
-                done.push(Done::Paused(*millis));
+        for ops in &sequence.steps {
+            if let [Op::Pause(millis), ..] = ops[..] {
+                sleep(Duration::from_millis(millis)).await;
+                pairs.read_clock().await;
+                done.push(Done::Paused(millis));
                 continue;
             }
-            let call = seats.call(op);
-            match pair.step(&call).await {
-                Ok(Compared::Equal(answer, told)) => {
-                    totals.steps += 1;
-                    *totals
-                        .seen
-                        .entry(answer.said.kind().to_owned())
-                        .or_default() += 1;
-                    for (_, name) in told {
-                        *totals.seen.entry(name).or_default() += 1;
+            let calls = seats.iter_mut().zip(ops);
+            let calls: Vec<_> = calls.map(|(seats, op)| seats.call(op)).collect();
+            match pairs.step(&calls).await {
+                Ok(Compared::Equal(equal)) => {
+                    totals.steps += calls.len() as u64;
+                    totals.daily += calls.iter().filter(|call| call.is_daily()).count() as u64;
+                    let mut said = Vec::new();
+                    for ((seats, call), (answer, told)) in seats.iter_mut().zip(calls).zip(equal) {
+                        let names = told.into_iter().map(|(_, name)| name);
+                        for name in iter::once(answer.said.kind().to_owned()).chain(names) {
+                            *totals.seen.entry(name).or_default() += 1;
+                        }
+                        seats.answered(&call, &answer);
+                        said.push((call, answer.said));
                     }
-                    seats.answered(&call, &answer);
-                    done.push(Done::Said(Box::new((call, answer.said))));
+                    done.push(Done::Said(said));
                 }
                 Ok(Compared::Unclear) => {
                     totals.unclear += 1;
@@ -123,42 +133,37 @@ impl Subject {
                     let report: String = done.iter().map(|done| format!("{done:?}\n")).collect();
                     return Err(Difference {
                         steps: 1 + done.len(),
-                        report: report + &format!("{call:?}\n{how}"),
+                        report: report + &format!("{calls:?}\nof which {how}"),
                     });
                 }
             }
         }
         totals.sequences += 1;
-        totals.blur = totals.blur.max(pair.blur());
+        totals.blur = totals.blur.max(pairs.blur());
         Ok(())
     }
 
     /// Runs a sequence again, because a difference may depend on the times at which leases end.
-    async fn run_thrice(
-        &self,
-        worker: &mut Worker,
-        ops: &[Op],
-        seats: usize,
-    ) -> Result<(), Difference> {
+    async fn run_thrice(&self, worker: &mut Worker, sequence: &Sequence) -> Result<(), Difference> {
         for _ in 0..3 {
-            self.run(worker, ops, seats, &mut Totals::default()).await?;
+            self.run(worker, sequence, &mut Totals::default()).await?;
         }
         Ok(())
     }
 
     /// Takes away from a failing sequence what it does not need to fail.
-    async fn shorten(&self, mut ops: Vec<Op>, seats: usize, first: Difference) -> Difference {
+    async fn shorten(&self, mut sequence: Sequence, first: Difference) -> Difference {
         let mut worker = self.worker(INSTANCES).await;
         let mut shortest = first;
         let until = Instant::now() + SHORTENING;
-        let mut size = ops.len() / 2;
+        let mut size = sequence.steps.len() / 2;
         while size > 0 && Instant::now() < until {
             let mut at = 0;
-            while at < ops.len() && Instant::now() < until {
-                let mut fewer = ops.clone();
-                fewer.drain(at..(at + size).min(ops.len()));
-                match self.run_thrice(&mut worker, &fewer, seats).await {
-                    Err(difference) => (ops, shortest) = (fewer, difference),
+            while at < sequence.steps.len() && Instant::now() < until {
+                let mut fewer = sequence.clone();
+                fewer.steps.drain(at..(at + size).min(fewer.steps.len()));
+                match self.run_thrice(&mut worker, &fewer).await {
+                    Err(difference) => (sequence, shortest) = (fewer, difference),
                     Ok(()) => at += size,
                 }
             }
@@ -173,6 +178,7 @@ pub(crate) async fn compare(steps: u64, seed: u64) -> Totals {
     let subject = Arc::new(Subject::start().await);
     let (next, compared) = (Arc::new(AtomicU64::new(seed)), Arc::new(AtomicU64::new(0)));
     let failed: Arc<Mutex<Option<(u64, Difference)>>> = Arc::default();
+    subject.server.reset_stats().await;
     let mut workers = JoinSet::new();
     for _ in 0..WORKERS {
         let (subject, next, compared) = (subject.clone(), next.clone(), compared.clone());
@@ -182,9 +188,9 @@ pub(crate) async fn compare(steps: u64, seed: u64) -> Totals {
             let mut totals = Totals::default();
             while compared.load(Relaxed) < steps && failed.lock().unwrap().is_none() {
                 let seed = next.fetch_add(1, Relaxed);
-                let (ops, seats) = sequence::random(seed);
+                let sequence = Sequence::random(seed);
                 let before = totals.steps;
-                let outcome = subject.run(&mut worker, &ops, seats, &mut totals).await;
+                let outcome = subject.run(&mut worker, &sequence, &mut totals).await;
                 compared.fetch_add(totals.steps - before, Relaxed);
                 if let Err(difference) = outcome {
                     failed.lock().unwrap().get_or_insert((seed, difference));
@@ -197,6 +203,7 @@ pub(crate) async fn compare(steps: u64, seed: u64) -> Totals {
     while let Some(done) = workers.join_next().await {
         let done = done.unwrap();
         totals.steps += done.steps;
+        totals.daily += done.daily;
         totals.sequences += done.sequences;
         totals.unclear += done.unclear;
         totals.blur = totals.blur.max(done.blur);
@@ -204,13 +211,13 @@ pub(crate) async fn compare(steps: u64, seed: u64) -> Totals {
             *totals.seen.entry(name).or_default() += count;
         }
     }
+    totals.joint = (totals.daily).saturating_sub(subject.server.commands().await["evalsha"]);
     let failed = failed.lock().unwrap().take();
     if let Some((seed, difference)) = failed {
         let after = totals.steps;
         println!("a difference after about {after} steps; making its sequence shorter");
-        let (ops, seats) = sequence::random(seed);
         let whole = difference.steps;
-        let shortest = subject.shorten(ops, seats, difference).await;
+        let shortest = subject.shorten(Sequence::random(seed), difference).await;
         panic!(
             "Redis and the rules differ (step {whole} of its sequence, {} steps when shortened).\n\
              {}\n\

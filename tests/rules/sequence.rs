@@ -1,4 +1,4 @@
-//! Random sequences of calls at one key.
+//! Random sequences of calls, at one key or at several.
 //!
 //! An [`Op`] names seats instead of owners, and says nothing that depends on an answer: a sequence
 //! is the same in each run of a seed, and what is left of it without some of its ops is a sequence,
@@ -87,8 +87,20 @@ pub(crate) enum Which {
     Former,
 }
 
+/// Steps, each of which has one call for each key.
+#[derive(Debug, Clone)]
+pub(crate) struct Sequence {
+    pub(crate) steps: Vec<Vec<Op>>,
+    pub(crate) keys: u64,
+    /// How many seats each instance has at each key.
+    pub(crate) seats: usize,
+}
+
 /// What the random sequences of a seed are like.
 struct Taste {
+    /// Several keys are used together, mostly in the same way, and mostly by calls of the usual kind:
+    /// those share a script.
+    keys: u64,
     permits: Option<u32>,
     /// In percent: calls for the other kind of leases.
     other_kind: u64,
@@ -104,11 +116,14 @@ struct Taste {
 impl Taste {
     fn new(random: &mut Random) -> Self {
         let is_crowded = random.percent(8);
+        let is_joint = !is_crowded && random.percent(60);
+        let has_permits = !is_joint && random.percent(50);
         Self {
-            permits: random.percent(35).then(|| random.within(1..6) as u32),
+            keys: if is_joint { random.within(3..9) } else { 1 },
+            permits: has_permits.then(|| random.within(1..6) as u32),
             other_kind: *random.pick(&[0, 0, 5]),
             shared: *random.pick(&[20, 50, 80]),
-            short: *random.pick(&[0, 25, 60]),
+            short: *random.pick(if is_joint { &[0, 5, 20] } else { &[0, 25, 60] }),
             asking: if is_crowded { 16 } else { 3 },
             further: if is_crowded { 0 } else { 2 },
             ops: if is_crowded { 160 } else { 70 },
@@ -129,6 +144,27 @@ impl Taste {
             return *random.pick(&[40, 55, 90]);
         }
         600_000
+    }
+
+    /// One of the numbers; mostly the usual one, if calls are to share scripts.
+    fn unusual(&self, random: &mut Random, usual: u32, numbers: &[u32]) -> u32 {
+        if self.keys > 1 && random.percent(85) {
+            return usual;
+        }
+        *random.pick(numbers)
+    }
+
+    /// One step: mostly the same call for each key.
+    fn step(&self, random: &mut Random) -> Vec<Op> {
+        let same = self.op(random);
+        let mut op = || {
+            if self.keys == 1 || random.percent(75) {
+                same.clone()
+            } else {
+                self.op(random)
+            }
+        };
+        (0..self.keys).map(|_| op()).collect()
     }
 
     fn seats(&self) -> usize {
@@ -157,7 +193,7 @@ impl Taste {
                 seat,
                 which,
                 lease: self.time(random),
-                refill: *random.pick(&[0, 0, 1, 5, 200]),
+                refill: self.unusual(random, 0, &[0, 0, 1, 5, 200]),
                 is_downgrade: random.percent(40),
             },
             62..82 => Op::Release {
@@ -182,7 +218,7 @@ impl Taste {
         let first = instance * self.seats();
         let seat = first + random.within(0..self.asking as u64) as usize;
         let mut ends = Vec::new();
-        if random.percent(25) {
+        if random.percent(if self.keys > 1 { 5 } else { 25 }) {
             let others = (first..first + self.seats()).filter(|other| *other != seat);
             let others = others.filter(|_| random.percent(40)).collect::<Vec<_>>();
             let which = |seat| (seat, *random.pick(&[Which::Present, Which::Former]));
@@ -201,7 +237,7 @@ impl Taste {
             mode: self.mode(random),
             lease: self.time(random),
             queueing,
-            block: *random.pick(&[1, 1, 2, 16, 300]),
+            block: self.unusual(random, 1, &[1, 1, 2, 16, 300]),
             fingerprint: random.percent(25).then(|| random.within(0..4) as u8),
             more: random.within(0..self.further as u64 + 1) as usize,
             ends,
@@ -209,15 +245,20 @@ impl Taste {
     }
 }
 
-/// A random sequence of a seed, and how many seats each instance has in it.
-pub(crate) fn random(seed: u64) -> (Vec<Op>, usize) {
-    let mut random = Random::new(seed);
-    let taste = Taste::new(&mut random);
-    let ops = (0..taste.ops).map(|_| taste.op(&mut random)).collect();
-    (ops, taste.seats())
+impl Sequence {
+    /// The random sequence of a seed.
+    pub(crate) fn random(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let taste = Taste::new(&mut random);
+        Self {
+            steps: (0..taste.ops).map(|_| taste.step(&mut random)).collect(),
+            keys: taste.keys,
+            seats: taste.seats(),
+        }
+    }
 }
 
-/// The owners of a sequence.
+/// The owners of a sequence at one key.
 pub(crate) struct Seats {
     key: LockKey,
     in_an_instance: usize,

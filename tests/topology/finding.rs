@@ -2,21 +2,25 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use redis::Value;
 use tokio::time::Instant;
 use tower_distributed_lock::{
     ErrorKind,
-    store::{Hint, RedisStore, RedisStoreBuilder, Store},
+    store::{Hint, RedisStore, RedisStoreBuilder, Released, Store},
 };
 
-use crate::support::{
-    PATIENCE, eventually,
-    fake_sentinel::{FakeSentinel, Says},
-    proxy::{Network, Proxy},
-    redis_server::{RedisServer, pass},
-    sentinels::{SERVICE, replica_of},
-    warnings::Warnings,
-    words::*,
+use crate::{
+    connected,
+    support::{
+        PATIENCE, eventually,
+        fake_sentinel::{FakeSentinel, Says},
+        proxy::{Network, Proxy},
+        redis_server::{RedisServer, pass},
+        sentinels::{SERVICE, replica_of},
+        warnings::Warnings,
+        words::*,
+    },
 };
 
 const LIMIT: Duration = Duration::from_millis(800);
@@ -214,4 +218,48 @@ async fn a_subscription_waits_for_a_slow_primary_as_long_as_a_call() {
     server.thaw();
     hinted(&mut hints, Hint::Listening).await;
     assert_eq!(log.count("redis.subscription_lost"), 0, "{}", log.all());
+}
+
+#[tokio::test]
+async fn calls_of_one_message_share_a_script_behind_sentinel() {
+    const MANY: u64 = 40;
+    let server = RedisServer::start().await;
+    let sentinel = FakeSentinel::start(names(&server, 1)).await;
+    let [early, late] = [0; 2].map(|_| connected(behind([&sentinel]).timeout(PATIENCE)));
+    let (early, late) = (early.await, late.await);
+    let (keys, a): (Vec<_>, _) = ((0..MANY).map(|n| key(&format!("k/{n}"))).collect(), owner());
+    let take_all = async |store: &RedisStore| {
+        let taking = keys.iter().map(|key| store.ask_for(attempt(key, a)));
+        let taken = join_all(taking).await.into_iter();
+        let tokens = taken.map(|answer| granted(answer.unwrap()).tokens.last().unwrap());
+        tokens.collect::<Vec<_>>()
+    };
+    let free_all = async |store: &RedisStore| {
+        for answer in join_all(keys.iter().map(|key| store.end(ending(key, a)))).await {
+            assert_eq!(answer.unwrap(), Released::Freed);
+        }
+    };
+    server.reset_stats().await;
+    let mut before = take_all(&early).await;
+    let renewals = keys.iter().map(|key| renewal(key, a, 0)).collect();
+    assert!(early.renew_all(renewals).await.iter().all(is_renewed));
+    free_all(&early).await;
+    let scripts = server.commands().await["evalsha"];
+    assert!(scripts < 2 * MANY, "{scripts} scripts");
+    // Tokens rise within a second, also if the counters are lost.
+    for round in 0..12 {
+        let store = if round % 2 == 0 { &late } else { &early };
+        let after = take_all(store).await;
+        assert!(
+            before
+                .iter()
+                .zip(&after)
+                .all(|(before, after)| before < after)
+        );
+        free_all(store).await;
+        before = after;
+        if round % 3 == 2 {
+            let _: Value = server.send(&["FLUSHALL"]).await;
+        }
+    }
 }

@@ -43,8 +43,8 @@ use self::{
     clock::{Clock, Times},
 };
 use super::{
-    Acquire, Acquired, Answer, Ending, Expected, Held, Hint, Inspection, Instance, Mode, Outcome,
-    Owner, Queueing, Release, Released, Renew, RenewAnswers, Renewed, StoreFuture,
+    Acquire, Acquired, Answer, Ending, Expected, Hint, Inspection, Instance, Mode, Outcome, Owner,
+    Queueing, Release, Released, Renew, RenewAnswers, Renewed, StoreFuture,
     home::Home,
     rules::{Damaged, Fence, Moment, Record, Slot, Step},
     types::check_floor,
@@ -227,9 +227,6 @@ struct Plan<T> {
     is_durable: bool,
     /// Whether the value is written even if it is the same as before.
     must_write: bool,
-    /// The answer if a transaction of an earlier owner is open. Without it, the call waits for its
-    /// end.
-    if_open: Option<T>,
 }
 
 /// What a plan makes of the value that it was made for.
@@ -246,7 +243,6 @@ impl<T> Plan<T> {
             care: Care::Nothing,
             is_durable: false,
             must_write: false,
-            if_open: None,
         }
     }
 
@@ -272,8 +268,9 @@ impl<E: Engine> EngineStore<E> {
     /// See [`Store::acquire`](super::Store::acquire).
     pub(super) fn acquire(self: Arc<Self>, request: Acquire) -> StoreFuture<Outcome<Acquired>> {
         Box::pin(async move {
-            let plan =
-                |slot: &mut Slot, step: &mut Step<'_>| self.plan_acquire(&request, slot, step);
+            let plan = |slot: &mut Slot, step: &mut Step<'_>, is_open| {
+                self.plan_acquire(&request, slot, step, is_open)
+            };
             self.change(StoreOperation::Acquire, &request.key, plan)
                 .await
         })
@@ -284,11 +281,16 @@ impl<E: Engine> EngineStore<E> {
         request: &Acquire,
         slot: &mut Slot,
         step: &mut Step<'_>,
+        is_open: bool,
     ) -> Result<Plan<Acquired>, Error> {
         let place = slot.place_until(request.owner);
         let had_record = slot.record().is_some();
         follow_the_clock(step);
-        let mut answer = slot.acquire(request, step)?;
+        let mut answer = if is_open {
+            Acquired::Held(slot.stand_by(request, step, WHILE_OPEN))
+        } else {
+            slot.acquire(request, step)?
+        };
         let grant = match &mut answer {
             Acquired::Granted(grant) => grant,
             Acquired::Recorded(_) => return Ok(Plan::relaxed(answer)),
@@ -322,14 +324,8 @@ impl<E: Engine> EngineStore<E> {
             },
             Mode::Exclusive | Mode::Shared | Mode::Permit { .. } => Care::Grant,
         };
-        let if_open = Acquired::Held(Held {
-            remaining: WHILE_OPEN,
-            fingerprint: None,
-            label: None,
-        });
         Ok(Plan {
             care,
-            if_open: Some(if_open),
             ..Plan::durable(answer)
         })
     }
@@ -340,7 +336,7 @@ impl<E: Engine> EngineStore<E> {
             .map(|(index, request)| {
                 let store = self.clone();
                 async move {
-                    let plan = |slot: &mut Slot, step: &mut Step<'_>| {
+                    let plan = |slot: &mut Slot, step: &mut Step<'_>, _| {
                         if request.refill > 0 {
                             follow_the_clock(step);
                         }
@@ -369,7 +365,7 @@ impl<E: Engine> EngineStore<E> {
             return answer.give(Outcome::Refused(error));
         };
         runtime.spawn(async move {
-            let plan = |slot: &mut Slot, step: &mut Step<'_>| {
+            let plan = |slot: &mut Slot, step: &mut Step<'_>, _| {
                 // A record that the transaction of the data has written is there already, and stays.
                 let is_record = matches!(request.ending, Ending::Record { .. });
                 let writes = is_record && slot.record().is_none();
@@ -394,7 +390,7 @@ impl<E: Engine> EngineStore<E> {
         Box::pin(async move {
             check_floor(floor)?;
             let plan =
-                |_: &mut Slot, step: &mut Step<'_>| Ok(Plan::durable(step.fence.raise(floor)));
+                |_: &mut Slot, step: &mut Step<'_>, _| Ok(Plan::durable(step.fence.raise(floor)));
             let changed = self.change(StoreOperation::Other, &key, plan).await;
             changed.into_result()
         })
@@ -418,7 +414,7 @@ impl<E: Engine> EngineStore<E> {
         expected: Expected,
     ) -> StoreFuture<Result<bool, Error>> {
         Box::pin(async move {
-            let plan = |slot: &mut Slot, step: &mut Step<'_>| {
+            let plan = |slot: &mut Slot, step: &mut Step<'_>, _| {
                 // A transaction may have written one since the value was guessed.
                 let care = slot.record().map_or(Care::NoRecord, |_| Care::Nothing);
                 let plan = Plan::durable(slot.force_release(expected, step));
@@ -434,12 +430,13 @@ impl<E: Engine> EngineStore<E> {
     }
 
     /// Has the rules change the value of a key, until the change is made or nothing is to be
-    /// changed.
+    /// changed. They are told whether a transaction was found open, which an earlier owner has fenced:
+    /// a change that must not be made meanwhile waits for its end.
     async fn change<T>(
         &self,
         operation: StoreOperation,
         key: &LockKey,
-        plan: impl Fn(&mut Slot, &mut Step<'_>) -> Result<Plan<T>, Error>,
+        plan: impl Fn(&mut Slot, &mut Step<'_>, bool) -> Result<Plan<T>, Error>,
     ) -> Outcome<T> {
         let call = StoreCall::begin(operation);
         let outcome = self.try_until_changed(key, plan).await;
@@ -455,20 +452,20 @@ impl<E: Engine> EngineStore<E> {
     async fn try_until_changed<T>(
         &self,
         key: &LockKey,
-        plan: impl Fn(&mut Slot, &mut Step<'_>) -> Result<Plan<T>, Error>,
+        plan: impl Fn(&mut Slot, &mut Step<'_>, bool) -> Result<Plan<T>, Error>,
     ) -> Result<Outcome<T>, Error> {
         let deadline = self.deadline();
         let mut value = self.cache.guess(key);
         // Whether the value was read within this call.
         let mut is_fresh = false;
-        let mut stale = 0;
+        let (mut is_open, mut stale) = (false, 0);
         loop {
             // Invariant 3: without a time, the value has to be read even if it is known.
             let Some(times) = self.clock.times() else {
                 (value, is_fresh) = (self.read(key, deadline).await?, true);
                 continue;
             };
-            let planned = self.plan(key, &value, times, &plan);
+            let planned = self.plan(key, &value, times, is_open, &plan);
             // Invariant 2: a guess may only be swapped for another value.
             if !is_fresh && !matches!(planned, Ok((_, Some(_)))) {
                 (value, is_fresh) = (self.read(key, deadline).await?, true);
@@ -500,12 +497,12 @@ impl<E: Engine> EngineStore<E> {
                 SwapEnd::Stale(present) => {
                     // A guess that was wrong is no sign of others that write at the same time.
                     stale += u32::from(is_fresh);
-                    (value, is_fresh) = (*present, true);
+                    (value, is_fresh, is_open) = (*present, true, false);
                 }
-                SwapEnd::Open => match planned.if_open {
-                    Some(answer) => return Ok(Outcome::Answered(answer)),
-                    None => stale += 1,
-                },
+                SwapEnd::Open => {
+                    stale += u32::from(is_open);
+                    (is_fresh, is_open) = (true, true);
+                }
             }
             self.pause(stale, deadline).await?;
         }
@@ -517,7 +514,8 @@ impl<E: Engine> EngineStore<E> {
         key: &LockKey,
         from: &Value,
         times: Times,
-        plan: impl Fn(&mut Slot, &mut Step<'_>) -> Result<Plan<T>, Error>,
+        is_open: bool,
+        plan: impl Fn(&mut Slot, &mut Step<'_>, bool) -> Result<Plan<T>, Error>,
     ) -> Result<(Plan<T>, Option<Change>), Error> {
         let mut slot = from.slot.clone();
         slot.forget_expired(times.at_least);
@@ -529,7 +527,7 @@ impl<E: Engine> EngineStore<E> {
             fence: &mut fence,
             hints: Vec::new(),
         };
-        let mut plan = plan(&mut slot, &mut step)?;
+        let mut plan = plan(&mut slot, &mut step, is_open)?;
         let hints = step.hints;
         let token = if plan.is_durable {
             fence.last()

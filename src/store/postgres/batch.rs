@@ -6,7 +6,7 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use super::lane::Item;
+use super::{connect::Server, lane::Call};
 use crate::{
     Error, LockKey,
     store::{
@@ -27,10 +27,10 @@ pub(super) struct Message {
 }
 
 /// The hints of swaps, to be sent with them if they are done, or in any case.
-pub(super) fn messages(items: &[Item], if_done: bool) -> Vec<Message> {
+pub(super) fn messages(calls: &[Call], if_done: bool) -> Vec<Message> {
     let mut messages = Vec::new();
-    for (number, item) in (1..).zip(items) {
-        for (instance, hint) in &item.swap.hints {
+    for (number, call) in (1..).zip(calls) {
+        for (instance, hint) in &call.swap.hints {
             messages.extend(payload(hint).map(|payload| Message {
                 swap: if if_done { number } else { 0 },
                 channel: channel(*instance),
@@ -42,27 +42,32 @@ pub(super) fn messages(items: &[Item], if_done: bool) -> Vec<Message> {
 }
 
 /// Makes swaps, and sends hints. One row for each swap.
+///
+/// Somebody may keep a row locked, with a DELETE by hand for example: the statement fails after a
+/// quarter of the time limit, so that its swaps can still be made alone.
 pub(super) async fn run(
     client: &Client,
-    schema: &str,
-    items: &[Item],
+    server: &Server,
+    calls: &[Call],
     messages: &[Message],
 ) -> Result<Vec<Row>, tokio_postgres::Error> {
+    let (schema, patience) = (&server.schema, server.limit.as_millis().max(4) / 4);
+    // The argument is evaluated before the call, in the same transaction.
     let sql = format!(
-        "SELECT * FROM {schema}.swap_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, \
-         $14, $15, $16)"
+        "SELECT * FROM {schema}.swap_1(set_config('lock_timeout', '{patience}', true) <> '' AND $1, \
+         $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
     );
-    let claims = column(items, |it| ClaimColumns::of(&it.swap.care));
+    let claims = column(calls, |it| ClaimColumns::of(&it.swap.care));
     let params: [(&(dyn ToSql + Sync), Type); 16] = [
-        (&items.iter().any(|it| it.swap.is_durable), Type::BOOL),
-        (&column(items, |it| it.swap.key.as_str()), Type::TEXT_ARRAY),
-        (&column(items, |it| it.swap.expect), Type::INT8_ARRAY),
-        (&column(items, |it| it.swap.tag), Type::INT8_ARRAY),
-        (&column(items, |it| number(it.swap.low)), Type::INT8_ARRAY),
-        (&column(items, |it| number(it.swap.token)), Type::INT8_ARRAY),
-        (&column(items, |it| &*it.swap.state), Type::BYTEA_ARRAY),
+        (&calls.iter().any(|it| it.swap.is_durable), Type::BOOL),
+        (&column(calls, |it| it.swap.key.as_str()), Type::TEXT_ARRAY),
+        (&column(calls, |it| it.swap.expect), Type::INT8_ARRAY),
+        (&column(calls, |it| it.swap.tag), Type::INT8_ARRAY),
+        (&column(calls, |it| number(it.swap.low)), Type::INT8_ARRAY),
+        (&column(calls, |it| number(it.swap.token)), Type::INT8_ARRAY),
+        (&column(calls, |it| &*it.swap.state), Type::BYTEA_ARRAY),
         (
-            &column(items, |it| it.swap.until.map(micros)),
+            &column(calls, |it| it.swap.until.map(micros)),
             Type::INT8_ARRAY,
         ),
         (&column(&claims, |it| it.care), Type::INT4_ARRAY),

@@ -83,7 +83,8 @@ impl PostgresStoreBuilder {
     }
 
     /// Sets the schema of the tables and functions: lower-case letters, digits and underscores.
-    /// Default: `tdl`.
+    /// Default: `tdl`. It is one of their own: [`build`](Self::build) refuses `public` and those of
+    /// PostgreSQL itself.
     pub fn schema(mut self, schema: impl Into<String>) -> Self {
         self.schema = schema.into();
         self
@@ -249,6 +250,13 @@ impl PostgresStoreBuilder {
         if !is_name {
             return Err(invalid(format!(
                 "the schema {:?} is not a name of lower-case letters, digits and underscores",
+                self.schema
+            )));
+        }
+        let is_shared = ["public", "information_schema"].contains(&&*self.schema);
+        if is_shared || self.schema.starts_with("pg_") {
+            return Err(invalid(format!(
+                "the tables of the store need a schema of their own, which `{}` is not",
                 self.schema
             )));
         }

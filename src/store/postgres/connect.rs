@@ -14,8 +14,9 @@ use tokio::{
     task::JoinHandle,
 };
 use tokio_postgres::{
-    AsyncMessage, Client, Config, Notification,
+    AsyncMessage, Client, Config, Notification, Row,
     error::{Severity, SqlState},
+    types::{ToSql, Type},
 };
 
 use super::listener::Watchers;
@@ -31,6 +32,9 @@ use crate::{
 pub(super) use super::tls::Tls;
 #[cfg(not(feature = "tls-rustls"))]
 pub(super) use tokio_postgres::NoTls as Tls;
+
+/// A connection on which an answer is due is given up after a silence of this many time limits.
+pub(super) const SILENT_LIMITS: u32 = 3;
 
 /// The version of the tables and functions that this crate works with.
 const VERSION: i32 = 1;
@@ -80,12 +84,27 @@ pub(super) struct Session {
     tls: Tls,
 }
 
+/// A parameter with its type, so that no statement has to be prepared.
+pub(super) type Param<'a> = (&'a (dyn ToSql + Sync), Type);
+
 impl Session {
+    pub(super) async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Error> {
+        let rows = self.client.query_typed(sql, params).await;
+        rows.or_else(|error| failed(error).into_result())
+    }
+
     /// Gives up a connection on which an answer is due, without waiting for the answer.
-    pub(super) fn give_up(self) {
-        // Locks of its statements would be in the way of others.
-        let cancel = self.client.cancel_token();
-        tokio::spawn(async move { cancel.cancel_query(self.tls).await });
+    ///
+    /// Locks of its statements would be in the way of others, so they are cancelled. But a commit that
+    /// `waits_for_disk` may wait for a standby as well, and a server that is told to cancel that
+    /// commits without the standby: then the keys of these statements wait, too.
+    pub(super) fn give_up(self, waits_for_disk: bool, limit: Duration) {
+        if !waits_for_disk {
+            let cancel = self.client.cancel_token();
+            tokio::spawn(timeout(limit, async move {
+                cancel.cancel_query(self.tls).await
+            }));
+        }
         self.task.abort();
     }
 }
@@ -116,13 +135,21 @@ impl Server {
     /// Makes a connection for calls.
     pub(super) async fn connect(&self) -> Result<Session, Error> {
         let connecting = async {
-            let session = self.open(&self.config).await?;
+            let mut session = self.open(&self.config).await?;
+            // A pooler may pass on what another client listens to: nobody would take it.
+            session.messages.close();
             self.greet(&session.client).await?;
             Ok(session)
         };
         let connected = self.in_time(self.limit, connecting).await;
         trace::connected(Connection::Calls, ConnectResult::of(&connected));
         connected
+    }
+
+    /// Runs a statement that is about no key on a connection of its own: lanes make swaps.
+    pub(super) async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Error> {
+        let session = self.connect().await?;
+        self.in_time(self.limit, session.query(sql, params)).await
     }
 
     pub(super) async fn open(&self, config: &Config) -> Result<Session, Error> {

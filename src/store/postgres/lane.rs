@@ -1,21 +1,23 @@
 //! A lane: one connection at a time, on which calls are gathered and made.
 //!
 //! ```text
-//!  Lane::swap, Lane::query ──> queue ──> a turn: swaps that need no disk, and their hints   one statement
-//!                                │               swaps that are durable                     one statement
-//!                                │               the hints of these                         one statement
-//!                                │               other questions                            one each
-//!                                └─ not connected: wait; a connect fails: refused
+//!  Lane::swap ──> queue ──> a turn: swaps that need no disk, and their hints   one statement
+//!                   │               swaps that are durable                     one statement
+//!                   │               the hints of these                         one statement
+//!                   └─ not connected: wait; a connect fails: refused
 //! ```
 //!
 //! 1. One task makes turns, one after another; all that has gathered while one was under way is in
 //!    the next. It ends when the lane is dropped, or gets another task, and its queue is empty.
-//! 2. A call is sent once. [`Ticket`] decides whether it was: the task takes it before it sends, and
-//!    the caller takes it when its time is over. Who comes first has it.
+//! 2. [`Ticket`] decides whether a call was sent: the task takes it before it sends, and the caller
+//!    takes it when its time is over. Who comes first has it.
 //! 3. A call that was sent and not answered has an unknown outcome; so has one whose task has ended
 //!    with its runtime.
 //! 4. The swaps of a statement are sorted by key: statements that lock rows in one order do not wait
-//!    for each other in a circle.
+//!    for each other in a circle. Where somebody else keeps a row locked, the statement fails and was
+//!    rolled back, and each of its swaps is sent once more, alone.
+//! 5. A connection is used until an outcome is unknown or the server accepts no writes: a pooler may
+//!    have another server by now, and a new connection asks who it is.
 
 use std::{
     sync::{
@@ -25,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::{join_all, join4};
+use futures_util::future::{join_all, join3};
 use tokio::{
     runtime,
     sync::{
@@ -34,14 +36,11 @@ use tokio::{
     },
     time::sleep,
 };
-use tokio_postgres::{
-    Client, Row,
-    types::{ToSql, Type},
-};
+use tokio_postgres::{Client, error::SqlState};
 
 use super::{
-    batch::{self, Message},
-    connect::{Server, Session, failed},
+    batch,
+    connect::{SILENT_LIMITS, Server, Session, failed},
 };
 use crate::{
     Error,
@@ -58,8 +57,6 @@ use crate::{
 const MOST: usize = 256;
 /// After so many bytes of records, a turn takes no more calls: a server refuses a statement of 1 GB.
 const MOST_BYTES: usize = 16 << 20;
-/// A connection on which an answer is due is given up after a silence of this many time limits.
-const SILENT_LIMITS: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
@@ -72,36 +69,13 @@ pub(super) struct Lane {
     task: Mutex<Option<(runtime::Id, UnboundedSender<Call>)>>,
 }
 
-/// A call in the queue.
+/// A swap in the queue.
 #[derive(Debug)]
-struct Call {
-    ticket: Ticket,
-    work: Work,
-}
-
-#[derive(Debug)]
-enum Work {
-    Swap(Item),
-    Query(Query),
-}
-
-#[derive(Debug)]
-pub(super) struct Item {
+pub(super) struct Call {
     pub(super) swap: Box<Swap>,
-    answer: Reply<Swapped>,
+    ticket: Ticket,
+    answer: oneshot::Sender<Outcome<Swapped>>,
 }
-
-/// A statement of its own.
-#[derive(Debug)]
-struct Query {
-    sql: String,
-    params: Vec<(Param, Type)>,
-    answer: Reply<Vec<Row>>,
-}
-
-type Reply<T> = oneshot::Sender<Outcome<T>>;
-
-pub(super) type Param = Box<dyn ToSql + Sync + Send>;
 
 /// Whether a call was sent, or given up before (invariant 2).
 #[derive(Debug, Clone, Default)]
@@ -125,33 +99,12 @@ impl Lane {
 
     /// Makes a swap.
     pub(super) async fn swap(&self, swap: Swap, deadline: Instant) -> Outcome<Swapped> {
-        let swap = Box::new(swap);
-        self.call(deadline, |answer| Work::Swap(Item { swap, answer }))
-            .await
-    }
-
-    /// Runs a statement.
-    pub(super) async fn query(
-        &self,
-        sql: String,
-        params: Vec<(Param, Type)>,
-        deadline: Instant,
-    ) -> Outcome<Vec<Row>> {
-        let query = |answer| Query {
-            sql,
-            params,
-            answer,
-        };
-        self.call(deadline, |answer| Work::Query(query(answer)))
-            .await
-    }
-
-    async fn call<T>(&self, deadline: Instant, work: impl FnOnce(Reply<T>) -> Work) -> Outcome<T> {
         let (answer, outcome) = oneshot::channel();
         let ticket = Ticket::default();
         self.send(Call {
+            swap: Box::new(swap),
             ticket: ticket.clone(),
-            work: work(answer),
+            answer,
         });
         match timeout_at(deadline, outcome).await {
             Some(Ok(outcome)) => outcome,
@@ -204,12 +157,14 @@ impl Lane {
 impl Call {
     /// The size of the record that the call writes.
     fn bytes(&self) -> usize {
-        if let Work::Swap(item) = &self.work
-            && let Care::Record(record) = &item.swap.care
-        {
-            return record.content.len();
+        match &self.swap.care {
+            Care::Record(record) => record.content.len(),
+            Care::Nothing
+            | Care::NoRecord
+            | Care::Grant
+            | Care::Claim { .. }
+            | Care::NoRecordAnyMore => 0,
         }
-        0
     }
 }
 
@@ -246,10 +201,7 @@ impl Driver {
     /// Refuses the calls that wait for a connection, and pauses before the next attempt.
     async fn refuse(&mut self, calls: Vec<Call>, error: &Error) {
         for call in calls {
-            match call.work {
-                Work::Swap(item) => drop(item.answer.send(Outcome::Refused(error.clone()))),
-                Work::Query(query) => drop(query.answer.send(Outcome::Refused(error.clone()))),
-            }
+            let _ = call.answer.send(Outcome::Refused(error.clone()));
         }
         sleep(self.pause.mul_f64(0.5 + random() / 2.0)).await;
         self.pause = (self.pause * 2)
@@ -257,40 +209,40 @@ impl Driver {
             .min(self.server.limit / 2);
     }
 
-    /// Makes the calls of a turn. `None` if the connection is given up: the callers have run out of
-    /// time, and what the server does with the statements does not matter any more.
-    async fn turn(&self, session: Session, calls: Vec<Call>) -> Option<Session> {
-        let client = &session.client;
-        let (mut swaps, mut queries) = (Vec::new(), Vec::new());
+    /// Makes the calls of a turn. `None` if the connection is given up.
+    async fn turn(&self, session: Session, mut calls: Vec<Call>) -> Option<Session> {
+        let (client, server) = (&session.client, &*self.server);
         // Those are not sent whose callers have left.
-        for call in calls.into_iter().filter(|call| call.ticket.take()) {
-            match call.work {
-                Work::Swap(item) => swaps.push(item),
-                Work::Query(query) => queries.push(query),
-            }
-        }
-        swaps.sort_by(|a: &Item, b| a.swap.key.cmp(&b.swap.key));
-        let is_durable = |item: &Item| item.swap.is_durable;
-        let (durable, relaxed): (Vec<_>, Vec<_>) = swaps.into_iter().partition(is_durable);
+        calls.retain(|call| call.ticket.take());
+        calls.sort_by(|a, b| a.swap.key.cmp(&b.swap.key));
+        let is_durable = |call: &Call| call.swap.is_durable;
+        let (durable, relaxed): (Vec<_>, Vec<_>) = calls.into_iter().partition(is_durable);
+        let waits_for_disk = !durable.is_empty();
         // Hints do not go with the durable swaps: NOTIFY takes a lock that all sessions of a database
         // share, and holds it until the disk has the transaction. They are sent even if their swap
         // is stale: a hint that is wrong costs a question.
         let hints = batch::messages(&durable, false);
-        let with_relaxed = batch::messages(&relaxed, true);
-        let server = &self.server;
         let made = async {
             // Sent in this order, because that is the order of their first polls.
-            let relaxed = swap_all(client, server, relaxed, with_relaxed);
-            let durable = swap_all(client, server, durable, Vec::new());
-            let hints = swap_all(client, server, Vec::new(), hints);
-            let queries = join_all(queries.into_iter().map(|query| run(client, query)));
-            join4(relaxed, durable, hints, queries).await
+            let relaxed = swap_all(client, server, relaxed);
+            let durable = swap_all(client, server, durable);
+            let hints = async {
+                if !hints.is_empty() {
+                    // One that is lost costs time.
+                    let _ = batch::run(client, server, &[], &hints).await;
+                }
+            };
+            let (relaxed, durable, ()) = join3(relaxed, durable, hints).await;
+            relaxed && durable
         };
-        if timeout(server.limit * SILENT_LIMITS, made).await.is_none() {
-            session.give_up();
-            return None;
+        match timeout(server.limit * SILENT_LIMITS, made).await {
+            Some(is_usable) => is_usable.then_some(session),
+            None => {
+                // The callers have run out of time.
+                session.give_up(waits_for_disk, server.limit);
+                None
+            }
         }
-        Some(session)
     }
 }
 
@@ -308,37 +260,60 @@ fn gather(first: Call, queue: &mut UnboundedReceiver<Call>) -> Vec<Call> {
     calls
 }
 
-/// Makes swaps in one statement, sends hints with it, and answers the callers.
-async fn swap_all(client: &Client, server: &Server, items: Vec<Item>, hints: Vec<Message>) {
-    if items.is_empty() && hints.is_empty() {
-        return;
+/// Makes swaps, in one statement if it can, and answers the callers. Returns whether the connection
+/// can be used further (invariant 5).
+async fn swap_all(client: &Client, server: &Server, calls: Vec<Call>) -> bool {
+    let with_hints = calls.iter().all(|call| !call.swap.is_durable);
+    let Err((error, calls)) = swap_together(client, server, calls, with_hints).await else {
+        return true;
+    };
+    if error.code() != Some(&SqlState::LOCK_NOT_AVAILABLE) || calls.len() == 1 {
+        return refuse_all(error, calls);
     }
+    let alone = calls.into_iter().map(async |call| {
+        let swapped = swap_together(client, server, vec![call], true).await;
+        swapped.map_or_else(|(error, calls)| refuse_all(error, calls), |()| true)
+    });
+    let are_usable = join_all(alone).await;
+    are_usable.into_iter().all(|is_usable| is_usable)
+}
+
+/// Makes swaps in one statement, and answers the callers, unless the statement fails.
+async fn swap_together(
+    client: &Client,
+    server: &Server,
+    calls: Vec<Call>,
+    with_hints: bool,
+) -> Result<(), (tokio_postgres::Error, Vec<Call>)> {
+    if calls.is_empty() {
+        return Ok(());
+    }
+    let hints = if with_hints {
+        batch::messages(&calls, true)
+    } else {
+        Vec::new()
+    };
     let sent = now();
-    match batch::run(client, &server.schema, &items, &hints).await {
+    match batch::run(client, server, &calls, &hints).await {
         Ok(rows) => {
-            for (item, row) in items.into_iter().zip(&rows) {
-                let _ = item.answer.send(batch::answer(row, sent));
+            for (call, row) in calls.into_iter().zip(&rows) {
+                let _ = call.answer.send(batch::answer(row, sent));
             }
+            Ok(())
         }
-        Err(error) => {
-            let outcome = failed(error);
-            for item in items {
-                let _ = item.answer.send(outcome.clone());
-            }
-        }
+        Err(error) => Err((error, calls)),
     }
 }
 
-async fn run(client: &Client, query: Query) {
-    let params = query.params.iter();
-    let params: Vec<(&(dyn ToSql + Sync), Type)> = params
-        .map(|(param, of)| (&**param as &(dyn ToSql + Sync), of.clone()))
-        .collect();
-    let rows = client.query_typed(&query.sql, &params).await;
-    let _ = query.answer.send(match rows {
-        Ok(rows) => Outcome::Answered(rows),
-        Err(error) => failed(error),
-    });
+/// Answers the callers of a statement that has failed. Returns whether the connection can be used
+/// further.
+fn refuse_all(error: tokio_postgres::Error, calls: Vec<Call>) -> bool {
+    let is_read_only = error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION);
+    let outcome = failed(error);
+    for call in calls {
+        let _ = call.answer.send(outcome.clone());
+    }
+    !is_read_only && matches!(outcome, Outcome::Refused(_))
 }
 
 #[cfg(test)]
@@ -370,11 +345,9 @@ mod tests {
             ..Swap::read(key)
         };
         Call {
+            swap: Box::new(swap),
             ticket: Ticket::default(),
-            work: Work::Swap(Item {
-                swap: Box::new(swap),
-                answer: oneshot::channel().0,
-            }),
+            answer: oneshot::channel().0,
         }
     }
 

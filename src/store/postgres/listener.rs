@@ -3,9 +3,9 @@
 //! Every session that listens is woken by every notification of its database, so a store has one,
 //! however many instances use it. An instance has a channel of its own.
 //!
-//! Behind a pooler, LISTEN may be accepted without anything ever arriving. So the listener sends
-//! itself a message first. If that does not arrive, there are no hints, and waiting attempts ask
-//! again after a short time.
+//! Behind a pooler, LISTEN may be accepted without anything ever arriving. So a message is sent to the
+//! listener first, on another connection: what a session tells itself arrives even there. If the
+//! message does not arrive, there are no hints, and waiting attempts ask again after a short time.
 
 use std::{
     sync::{
@@ -20,11 +20,11 @@ use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
     time::{interval, sleep},
 };
-use tokio_postgres::{Client, Notification};
+use tokio_postgres::{Notification, types::Type};
 
 use super::{
     batch::{channel, hint},
-    connect::{Server, Session, failed},
+    connect::{SILENT_LIMITS, Server, Session, name},
     sweep::Sweeper,
 };
 use crate::{
@@ -163,6 +163,7 @@ impl Listener {
                 Err(_) => {}
             }
             is_interrupted = true;
+            self.ask_elsewhere().await;
             sleep(pause.mul_f64(0.5 + random() / 2.0)).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
             self.server.watchers.leave();
@@ -183,20 +184,14 @@ impl Listener {
         all_left
     }
 
-    /// Makes the connection and listens to all channels. Returns whether messages arrive.
+    /// Makes the connection. Returns whether messages arrive: then it listens to all channels.
     async fn connect(&mut self) -> Result<(Session, bool), Error> {
-        let limit = self.server.limit;
-        let connecting = async {
-            let session = self.server.open(&self.server.listen).await?;
-            let instances = self.server.watchers.instances();
-            let channels = instances.into_iter().map(channel);
-            for name in channels.chain([self.probe.clone()]) {
-                say(&session.client, "LISTEN", &name).await?;
-            }
-            say(&session.client, "NOTIFY", &self.probe).await?;
-            Ok(session)
-        };
-        let mut session = self.server.in_time(limit, connecting).await?;
+        let server = &self.server;
+        let opened = server.open(&server.listen);
+        let mut session = server.in_time(server.limit, opened).await?;
+        self.say(&session, "LISTEN", &self.probe).await?;
+        let notify = "SELECT pg_notify($1, '')";
+        server.query(notify, &[(&self.probe, Type::TEXT)]).await?;
         let arrives = async {
             while let Some(message) = session.messages.recv().await {
                 if message.channel() == self.probe {
@@ -205,7 +200,12 @@ impl Listener {
             }
             Err(closed())
         };
-        let arrives = timeout(limit, arrives).await.transpose()?.is_some();
+        let arrives = timeout(server.limit, arrives).await.transpose()?.is_some();
+        if arrives {
+            for instance in server.watchers.instances() {
+                self.say(&session, "LISTEN", &channel(instance)).await?;
+            }
+        }
         Ok((session, arrives))
     }
 
@@ -222,12 +222,12 @@ impl Listener {
                         // The store, or another runtime, has another listener.
                         return Ok(());
                     };
-                    self.say_in_time(&session.client, "LISTEN", instance).await?;
                     if self.server.watchers.sends_hints() {
+                        self.say(&session, "LISTEN", &channel(instance)).await?;
                         self.server.watchers.tell(instance, Hint::Listening);
                     }
                 }
-                _ = checks.tick() => self.check(&session.client).await?,
+                _ = checks.tick() => self.check(&session).await?,
             }
             if self.all_left() {
                 return Ok(());
@@ -237,23 +237,31 @@ impl Listener {
 
     /// Checks that the server answers, and forgets the instances that have left. Behind a pooler,
     /// no connection ends when another server takes over: that is noticed here.
-    async fn check(&self, client: &Client) -> Result<(), Error> {
+    async fn check(&self, session: &Session) -> Result<(), Error> {
         for instance in self.server.watchers.leave() {
-            self.say_in_time(client, "UNLISTEN", instance).await?;
+            self.say(session, "UNLISTEN", &channel(instance)).await?;
         }
-        let greeted = self.server.greet(client);
-        self.server.in_time(self.server.limit, greeted).await
+        let limit = self.server.limit * SILENT_LIMITS;
+        self.server
+            .in_time(limit, self.server.greet(&session.client))
+            .await
     }
 
-    async fn say_in_time(
-        &self,
-        client: &Client,
-        verb: &str,
-        instance: Instance,
-    ) -> Result<(), Error> {
-        let name = channel(instance);
-        let said = say(client, verb, &name);
-        self.server.in_time(self.server.limit, said).await
+    /// Asks who the server is where the calls go to, if hints come from another address: a pooler
+    /// keeps the connections of the lanes when another server takes over.
+    async fn ask_elsewhere(&self) {
+        let Server { config, listen, .. } = &*self.server;
+        if name(config) != name(listen) {
+            let _ = self.server.connect().await;
+        }
+    }
+
+    /// LISTEN and its relatives, which have no parameters.
+    async fn say(&self, session: &Session, verb: &str, channel: &str) -> Result<(), Error> {
+        let sql = format!("{verb} \"{channel}\"");
+        let limit = self.server.limit * SILENT_LIMITS;
+        self.server.in_time(limit, session.query(&sql, &[])).await?;
+        Ok(())
     }
 
     fn pass_on(&self, message: &Notification) {
@@ -263,12 +271,6 @@ impl Listener {
             self.server.watchers.tell(instance, hint);
         }
     }
-}
-
-/// LISTEN and its relatives, which have no parameters.
-async fn say(client: &Client, verb: &str, channel: &str) -> Result<(), Error> {
-    let said = client.batch_execute(&format!("{verb} \"{channel}\"")).await;
-    said.or_else(|error| failed(error).into_result())
 }
 
 fn closed() -> Error {

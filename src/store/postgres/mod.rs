@@ -23,14 +23,14 @@ mod tls;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tokio_postgres::{Row, types::Type};
+use tokio_postgres::types::Type;
 
 pub use builder::PostgresStoreBuilder;
 pub use fence::{Checkpoint, Fence, KeepAnswer, Reached};
 
 use self::{
-    connect::{Server, failed},
-    lane::{Lane, Param},
+    connect::{Param, Server, failed},
+    lane::Lane,
     sweep::Sweeper,
 };
 use super::{
@@ -39,7 +39,7 @@ use super::{
     engine::{Engine, EngineStore, Swap, Swapped},
     sealed::Sealed,
 };
-use crate::{Error, ErrorKind, LockKey, time::Instant};
+use crate::{Error, LockKey, time::Instant};
 
 /// The tables and functions, as a user may run them.
 const SCHEMA: &str = include_str!("schema.sql");
@@ -70,7 +70,8 @@ const SCHEMA: &str = include_str!("schema.sql");
 /// client, which has to read what others wrote.
 ///
 /// The store has two connections for calls, and one that listens for hints, whatever the number of
-/// requests.
+/// requests. A fourth one is made for a moment where keys are listed or unused rows deleted, and when
+/// the store begins to listen.
 ///
 /// # Data
 ///
@@ -249,44 +250,29 @@ impl Wire {
         &self.server.schema
     }
 
-    /// Runs a statement that is about no key.
-    async fn query(
-        &self,
-        sql: String,
-        params: Vec<(Param, Type)>,
-        deadline: Instant,
-    ) -> Outcome<Vec<Row>> {
-        self.lanes[0].query(sql, params, deadline).await
-    }
-
-    /// Checks every connection for calls.
+    /// Checks every connection for calls. A connection that is made checks the server.
     async fn ping(&self, deadline: Instant) -> Result<(), Error> {
         for lane in &self.lanes {
-            let sql = "SELECT current_setting('transaction_read_only') = 'on'".to_owned();
-            let rows = lane.query(sql, Vec::new(), deadline).await.into_result()?;
-            if rows.first().is_none_or(|row| row.get(0)) {
-                let name = self.server.name();
-                let message = format!("PostgreSQL at {name} does not accept writes");
-                return Err(Error::new(ErrorKind::Unreachable, message));
-            }
+            let read = Swap::read(LockKey::new("ping")?);
+            lane.swap(read, deadline).await.into_result()?;
         }
         Ok(())
     }
 
-    async fn list(&self, list: List, deadline: Instant) -> Result<KeyPage, Error> {
+    async fn list(&self, list: List) -> Result<KeyPage, Error> {
         let after = list.cursor.as_ref().map(Cursor::last_key).transpose()?;
         if list.prefix.contains('\0') {
             // No key has it, and PostgreSQL has no such text.
             return Ok(KeyPage::default());
         }
         let at_most = i64::try_from(list.at_most.max(1)).unwrap_or(i64::MAX);
-        let params = vec![
-            (Box::new(list.prefix) as Param, Type::TEXT),
-            (Box::new(after) as Param, Type::TEXT),
-            (Box::new(at_most) as Param, Type::INT8),
+        let params: [Param<'_>; 3] = [
+            (&list.prefix, Type::TEXT),
+            (&after, Type::TEXT),
+            (&at_most, Type::INT8),
         ];
         let sql = format!("SELECT * FROM {}.list_1($1, $2, $3)", self.schema());
-        let rows = self.query(sql, params, deadline).await.into_result()?;
+        let rows = self.server.query(&sql, &params).await?;
         let mut page = KeyPage::default();
         for row in rows {
             let key = LockKey::new(row.get::<_, String>(0))?;
@@ -346,7 +332,7 @@ impl Store for PostgresStore {
 
     fn list(&self, request: List) -> StoreFuture<Result<KeyPage, Error>> {
         let store = self.0.clone();
-        Box::pin(async move { store.engine.list(request, store.deadline()).await })
+        Box::pin(async move { store.engine.list(request).await })
     }
 
     fn ping(&self) -> StoreFuture<Result<(), Error>> {

@@ -380,5 +380,6 @@ BEGIN
   WHERE c.key = reached.key AND c.fingerprint = reached.fingerprint AND c.point IS NOT NULL AND c.until > tdl.clock();
 END $$;
 
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA tdl FROM PUBLIC;
+REVOKE ALL ON FUNCTION tdl.clock, tdl.hello_1, tdl.swap_1, tdl.list_1, tdl.sweep_due_1, tdl.sweep_1, tdl.fence,
+  tdl.fence_durably, tdl.keep, tdl.checkpoint, tdl.reached FROM PUBLIC;
 INSERT INTO tdl.version VALUES (1) ON CONFLICT DO NOTHING;

@@ -8,7 +8,7 @@ use std::{sync::Weak, time::Duration};
 use tokio::time::sleep;
 use tokio_postgres::types::Type;
 
-use super::Wire;
+use super::{Wire, connect::Param};
 use crate::{store::engine::EngineStore, sync::random};
 
 /// The time between two sweeps, whichever process makes them.
@@ -16,10 +16,10 @@ const EVERY: Duration = Duration::from_secs(5 * 60);
 /// How long a row is left alone after its last use. A swap that is older than that does not exist
 /// any more: after that time, a row that was deleted and written again may have its token only.
 const IDLE: Duration = Duration::from_secs(60 * 60);
-/// The rows of one statement.
-const ROWS: i32 = 1000;
+/// The rows of one statement, which are locked until it ends.
+const ROWS: i32 = 100;
 /// Between two statements of a sweep.
-const PAUSE: Duration = Duration::from_millis(20);
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// The task that sweeps. It does not keep the store.
 #[derive(Debug)]
@@ -41,32 +41,35 @@ impl Sweeper {
         let Some(store) = self.0.upgrade() else {
             return false;
         };
-        let every = (Box::new(EVERY.as_micros() as i64) as _, Type::INT8);
+        let every = EVERY.as_micros() as i64;
         let sql = format!("SELECT {}.sweep_due_1($1)", store.engine.schema());
-        let due = store.engine.query(sql, vec![every], store.deadline()).await;
-        let due = due.into_result().unwrap_or_default();
+        let params: [Param<'_>; 1] = [(&every, Type::INT8)];
+        let due = store.engine.server.query(&sql, &params).await;
+        let due = due.unwrap_or_default();
         due.first().is_some_and(|row| row.get(0))
     }
 
     /// Deletes the rows that have been idle for so long. `None` if it was interrupted.
     pub(super) async fn sweep(&self, idle: Duration) -> Option<()> {
+        let server = self.0.upgrade()?.engine.server.clone();
+        let sql = format!("SELECT {}.sweep_1($1, $2, $3)", server.schema);
+        let idle = idle.as_micros() as i64;
+        let session = server.connect().await.ok()?;
         let mut after = String::new();
-        loop {
-            let store = self.0.upgrade()?;
-            let sql = format!("SELECT {}.sweep_1($1, $2, $3)", store.engine.schema());
-            let params = vec![
-                (Box::new(after) as _, Type::TEXT),
-                (Box::new(ROWS) as _, Type::INT4),
-                (Box::new(idle.as_micros() as i64) as _, Type::INT8),
+        while self.0.strong_count() > 0 {
+            let params: [Param<'_>; 3] = [
+                (&after, Type::TEXT),
+                (&ROWS, Type::INT4),
+                (&idle, Type::INT8),
             ];
-            let swept = store.engine.query(sql, params, store.deadline()).await;
-            let rows = swept.into_result().ok()?;
+            let swept = session.query(&sql, &params);
+            let rows = server.in_time(server.limit, swept).await.ok()?;
             match rows.first()?.get(0) {
                 Some(last) => after = last,
                 None => return Some(()),
             }
-            drop(store);
             sleep(PAUSE).await;
         }
+        None
     }
 }

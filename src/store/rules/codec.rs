@@ -13,13 +13,13 @@
 //! Whoever reads the bytes may not have written them, and a lease that is misread is granted twice.
 //! So nothing is guessed: bytes that [`encode`](Slot::encode) would not write are refused.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::{
-    super::{Acquire, Instance, Mode, Owner},
-    Attempt, Lease, Leases, Moment, Record, Slot,
+    super::{Acquire, Held, Instance, Mode, Owner},
+    Attempt, Lease, Leases, Moment, Record, Slot, Step,
 };
 
 const VERSION: u8 = 1;
@@ -126,9 +126,14 @@ impl Slot {
         self.record.as_ref()
     }
 
-    /// Adds the record, which takes the place of the lease.
+    /// Adds the record, which takes the place of the lease. A record that a transaction has written
+    /// leaves its owner the lease, to be renewed until it is released.
     pub(in super::super) fn set_record(&mut self, record: Record) {
+        let lease = self.leases.get(record.owner).cloned();
         self.leases = Leases::default();
+        if let Some(lease) = lease {
+            self.leases.set(record.owner, lease);
+        }
         self.record = Some(record);
     }
 
@@ -139,6 +144,30 @@ impl Slot {
                 let label = Some(label.clone());
                 self.leases.set(owner, Lease { label, ..lease });
             }
+        }
+    }
+
+    /// As [`acquire`](Self::acquire), for an attempt that is not granted the key although there is
+    /// room for it, and may ask again after `remaining`.
+    pub(in super::super) fn stand_by(
+        &mut self,
+        request: &Acquire,
+        step: &mut Step<'_>,
+        remaining: Duration,
+    ) -> Held {
+        if !request.ends.is_empty() {
+            self.end_all(request, step);
+        }
+        self.take_place(request, step);
+        let mut queue = self.queue.iter_mut();
+        if let Some(attempt) = queue.find(|it| it.owner == request.owner) {
+            // It does not leave the key untaken.
+            attempt.offered = None;
+        }
+        Held {
+            remaining,
+            fingerprint: None,
+            label: None,
         }
     }
 

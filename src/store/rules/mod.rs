@@ -60,7 +60,8 @@ pub struct Slot {
     queue: VecDeque<Attempt>,
 }
 
-/// The record in the place of a lease.
+/// The record in the place of a lease. Where a transaction can write it, its owner keeps the lease
+/// until the release (`codec.rs`), and nobody sees it.
 #[derive(Debug, Clone)]
 pub(super) struct Record {
     pub(super) owner: Owner,
@@ -211,7 +212,7 @@ impl Slot {
         let is_taken = self.record.is_some() || self.leases.first().is_some();
         let is_as_expected = match expected {
             Expected::Anything => true,
-            Expected::Holder(owner) => self.leases.get(owner).is_some(),
+            Expected::Holder(owner) => self.record.is_none() && self.leases.get(owner).is_some(),
             Expected::Record => self.record.is_some(),
         };
         if is_as_expected {
@@ -232,8 +233,9 @@ impl Slot {
             label: lease.label.clone(),
         };
         let record = self.record.as_ref();
+        let listed = if record.is_some() { 0 } else { LISTED };
         Inspection {
-            holders: self.leases.iter().take(LISTED).map(holder).collect(),
+            holders: self.leases.iter().take(listed).map(holder).collect(),
             queue: self.queue.iter().take(LISTED).map(|it| it.owner).collect(),
             record: record.map(|record| record.content.clone()),
             record_remaining: record.map(|record| record.until - now),

@@ -120,22 +120,22 @@ impl Slot {
 
     /// Handles an attempt that is not granted the key: queues the attempt, or removes its place.
     pub(super) fn hold_off(&mut self, request: &Acquire, step: &mut Step<'_>) -> Held {
-        let head_start = match request.queueing {
-            Queueing::Wait {
-                deadline,
-                head_start,
-            } => {
-                self.queue(request, step.now + deadline, step);
-                head_start
-            }
-            Queueing::No => {
-                self.leave_queue(request.owner);
-                Duration::MAX
-            }
-            Queueing::Skip => Duration::MAX,
-        };
+        self.take_place(request, step);
         self.offer(false, step);
+        let head_start = match request.queueing {
+            Queueing::Wait { head_start, .. } => head_start,
+            Queueing::No | Queueing::Skip => Duration::MAX,
+        };
         self.held(head_start, step.now)
+    }
+
+    /// Queues an attempt that waits, and removes the place of one that does not.
+    pub(super) fn take_place(&mut self, request: &Acquire, step: &mut Step<'_>) {
+        match request.queueing {
+            Queueing::Wait { deadline, .. } => self.queue(request, step.now + deadline, step),
+            Queueing::No => self.leave_queue(request.owner),
+            Queueing::Skip => {}
+        }
     }
 
     /// Adds the attempt to the queue, or moves the deadline of its place. Tells the holders of a
