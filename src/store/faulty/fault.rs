@@ -74,8 +74,10 @@ pub(super) struct Unmade {
     /// does not run it.
     pub(super) until: Instant,
     /// Makes the call on the store, or refuses it without one.
-    pub(super) make: Box<dyn FnOnce(Option<&MemoryStore>) + Send>,
+    pub(super) make: Make,
 }
+
+type Make = Box<dyn FnOnce(Option<&MemoryStore>) + Send>;
 
 /// The current fault, and everything that waits for its end.
 #[derive(Default)]
