@@ -14,6 +14,8 @@ use tokio::runtime::Handle;
 use tokio::runtime::Id;
 pub(crate) use tokio::time::Instant;
 
+use crate::sync::random;
+
 #[cfg(shuttle)]
 pub(crate) mod model;
 #[cfg(shuttle)]
@@ -140,6 +142,28 @@ pub(crate) fn later(now: Instant, duration: Duration) -> Instant {
     now + duration.min(FAR)
 }
 
+/// A pause after each of several failures in a row: twice as long as the one before.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct BackOff(Duration);
+
+impl BackOff {
+    /// The pause after one more failure, within these bounds.
+    pub(crate) fn lengthen(&mut self, first: Duration, longest: Duration) -> Duration {
+        self.0 = (self.0 * 2).max(first).min(longest);
+        self.0
+    }
+
+    /// The last pause. Zero if nothing has failed since the last success.
+    pub(crate) fn last(self) -> Duration {
+        self.0
+    }
+}
+
+/// Shortens a pause at random by up to `part` of it, so that instances do not act in step.
+pub(crate) fn jittered(pause: Duration, part: f64) -> Duration {
+    pause.mul_f64(1.0 - part * random())
+}
+
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use std::{
@@ -153,6 +177,18 @@ mod tests {
 
     fn runtime() -> Runtime {
         Builder::new_current_thread().enable_time().build().unwrap()
+    }
+
+    #[test]
+    fn a_pause_doubles_up_to_its_bound_and_begins_anew_after_a_success() {
+        let mut back_off = BackOff::default();
+        let [first, longest] = [20, 100].map(Duration::from_millis);
+        let pauses = [(); 4].map(|()| back_off.lengthen(first, longest).as_millis());
+        assert_eq!(pauses, [20, 40, 80, 100]);
+        assert_eq!(back_off.last(), longest);
+        back_off = BackOff::default();
+        assert!(back_off.last().is_zero());
+        assert_eq!(back_off.lengthen(first, longest), first);
     }
 
     #[test]

@@ -120,10 +120,10 @@ impl LockKey {
         self.hash
     }
 
-    /// The hash that is the same in all processes of a fleet.
+    /// The key's group of so many, which is the same in all processes of a fleet.
     #[cfg(feature = "redis")]
-    pub(crate) fn stable_hash(&self) -> u64 {
-        self.stable_hash
+    pub(crate) fn bucket(&self, of: usize) -> usize {
+        (self.stable_hash % of.max(1) as u64) as usize
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) use scheduler::{LeaseEvents, Scheduler};
 
 use crate::{
     LockKey,
-    store::{Mode, Owner},
+    store::{Mode, Owner, Release},
     sync::{
         Notify,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -253,6 +253,11 @@ impl Lease {
                 Err(changed) => current = changed,
             }
         }
+    }
+
+    /// Gives the lease back to the store.
+    pub(crate) fn release(&self) -> Release {
+        Release::free(self.key.clone(), self.owner, self.mode(), self.length)
     }
 
     /// Whether a record that takes the lease's place was sent. An answer of *not ours* may then be

@@ -46,7 +46,7 @@ use crate::{
     lease::AT_ONCE,
     store::{Acquire, Acquired, Grant, Held, Outcome, Owner, StoreFuture},
     sync::Notify,
-    time::{Instant, later, now, timeout_at},
+    time::{BackOff, Instant, jittered, later, now, timeout_at},
     trace,
 };
 
@@ -57,6 +57,9 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 /// poll interval.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(50);
 
+/// The part of a pause that is left out at random.
+const JITTER: f64 = 0.2;
+
 /// Asks the store for a key until a line is settled.
 pub(crate) struct Contender {
     inner: Arc<Inner>,
@@ -65,8 +68,8 @@ pub(crate) struct Contender {
     number: u64,
     /// The question that the store has not answered yet.
     question: Option<Question>,
-    /// How long to pause after the next failure.
-    back_off: Duration,
+    /// How long to pause after failures in a row.
+    back_off: BackOff,
     /// How many questions in a row were followed by the next one at once.
     at_once: u32,
     /// The line does not need this contender any more.
@@ -101,7 +104,7 @@ impl Contender {
             key,
             number,
             question: None,
-            back_off: FIRST_BACK_OFF,
+            back_off: BackOff::default(),
             at_once: 0,
             settled: false,
             is_in_store: false,
@@ -230,7 +233,7 @@ impl Contender {
     /// of the lease is over, or after the poll interval, whichever comes first.
     fn held(&mut self, question: &Question, held: &Held) -> Step {
         trace::held_elsewhere(self.key.as_str());
-        self.back_off = FIRST_BACK_OFF;
+        self.back_off = BackOff::default();
         if self.line(|line, t| line.held(held, t)) != Some(true) {
             // At once, so that the contender of a line without requests ends here, and not in a
             // task of its own.
@@ -274,16 +277,16 @@ impl Contender {
             self.settled = true;
             return Step::Settled;
         }
-        let at = self.next(question, self.back_off, FIRST_BACK_OFF);
-        self.back_off = (self.back_off * 2).min(self.inner.config.poll_interval);
-        Step::AskAgain(Some(at))
+        let longest = self.inner.config.poll_interval;
+        let pause = self.back_off.lengthen(FIRST_BACK_OFF, longest);
+        Step::AskAgain(Some(self.next(question, pause, FIRST_BACK_OFF)))
     }
 
     /// When the next question follows one that has ended now: so long after it, but not before a
     /// shortest pause.
     fn next(&self, question: &Question, pause: Duration, shortest: Duration) -> Instant {
-        let at = later(question.sent, self.inner.jittered(pause));
-        at.max(later(now(), self.inner.jittered(shortest)))
+        let at = later(question.sent, jittered(pause, JITTER));
+        at.max(later(now(), jittered(shortest, JITTER)))
     }
 
     /// Waits until the time has come, or until a wake-up makes an earlier question worthwhile.

@@ -11,7 +11,7 @@
 //!           ──▶ released  ──▶ the ending of the owner
 //! ```
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use super::{
     config::Config,
@@ -31,7 +31,7 @@ use crate::{
     sync::{
         Notify,
         atomic::{AtomicU64, AtomicUsize, Ordering},
-        oneshot, random,
+        oneshot,
     },
     time::Instant,
     trace,
@@ -73,11 +73,6 @@ impl Inner {
             busy: Arc::default(),
             config,
         }
-    }
-
-    /// Shortens a pause at random by up to a fifth, so that instances do not ask in step.
-    pub(crate) fn jittered(&self, pause: Duration) -> Duration {
-        pause - (pause / 5).mul_f64(random())
     }
 
     /// Runs a transition on the line of a key, if there is one, and then the follow-up of the

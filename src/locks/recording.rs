@@ -85,16 +85,11 @@ impl Inner {
         record: Option<(Bytes, Duration)>,
         in_doubt: bool,
     ) -> Release {
+        let ending = record.map(|(content, retain)| Ending::Record { content, retain });
         Release {
-            key: key.clone(),
-            owner,
-            mode: Mode::Exclusive,
-            ending: record.map_or(Ending::Free, |(content, retain)| Ending::Record {
-                content,
-                retain,
-            }),
+            ending: ending.unwrap_or(Ending::Free),
             in_doubt,
-            lasts: self.config.lease,
+            ..Release::free(key.clone(), owner, Mode::Exclusive, self.config.lease)
         }
     }
 }

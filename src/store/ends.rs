@@ -36,7 +36,7 @@ use crate::{
     Error, ErrorKind, LockKey, Loss,
     key::KeyMap,
     sync::oneshot,
-    time::{Instant, later},
+    time::{BackOff, Instant, later},
 };
 
 /// How many paused endings are repeated in one round.
@@ -73,7 +73,7 @@ pub(crate) struct Ends {
     /// When the next round begins, while endings are paused.
     round: Option<Instant>,
     /// The pause before the next round but one.
-    rest: Duration,
+    rest: BackOff,
 }
 
 #[derive(Debug)]
@@ -181,7 +181,7 @@ impl Ends {
         outcome: Outcome<Released>,
         now: Instant,
     ) -> Told {
-        let rest = self.rest;
+        let rest = self.rest.last();
         let Some(entry) = self.entry(key, owner) else {
             return Told::default(); // its time was over before
         };
@@ -245,7 +245,7 @@ impl Ends {
         if self.round.is_none_or(|round| now < round) {
             return due;
         }
-        let has_rested = self.rest >= LONGEST_REST;
+        let has_rested = self.rest.last() >= LONGEST_REST;
         if has_rested {
             self.drop_expired(now, &mut due);
         }
@@ -264,8 +264,8 @@ impl Ends {
             }
         }
         // The next round follows the first success, or a pause without one.
-        self.rest = (self.rest * 2).clamp(FIRST_REST, LONGEST_REST);
-        self.round = (!self.paused.is_empty()).then(|| later(now, self.rest));
+        let rest = self.rest.lengthen(FIRST_REST, LONGEST_REST);
+        self.round = (!self.paused.is_empty()).then(|| later(now, rest));
         due
     }
 
@@ -284,7 +284,7 @@ impl Ends {
 
     /// Repeats the paused endings now, because the store is back.
     pub(crate) fn hurry(&mut self, now: Instant) -> Option<Instant> {
-        self.rest = Duration::ZERO;
+        self.rest = BackOff::default();
         if !self.paused.is_empty() {
             self.round = Some(now);
         }

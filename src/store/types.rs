@@ -395,6 +395,20 @@ pub struct Release {
     pub lasts: Duration,
 }
 
+impl Release {
+    /// Frees the key of an owner that was answered, or ends the owner's attempt.
+    pub(crate) fn free(key: LockKey, owner: Owner, mode: Mode, lasts: Duration) -> Self {
+        Self {
+            key,
+            owner,
+            mode,
+            ending: Ending::Free,
+            in_doubt: false,
+            lasts,
+        }
+    }
+}
+
 /// What takes the place of a lease that ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -485,7 +499,7 @@ impl MovedKeys {
 
     /// Returns whether a key has moved.
     pub fn contains(&self, key: &LockKey) -> bool {
-        let bucket = (key.stable_hash() % self.buckets.len().max(1) as u64) as usize;
+        let bucket = key.bucket(self.buckets.len());
         self.buckets.get(bucket).is_some_and(|moved| *moved)
     }
 }

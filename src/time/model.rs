@@ -79,12 +79,13 @@ impl Future for Sleep {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let key = (self.at, self.id);
-        let (outcome, old) = CLOCK.with_borrow_mut(|clock| match clock.now >= self.at {
-            true => (Poll::Ready(()), clock.sleepers.remove(&key)),
-            false => (
-                Poll::Pending,
-                clock.sleepers.insert(key, cx.waker().clone()),
-            ),
+        let (outcome, old) = CLOCK.with_borrow_mut(|clock| {
+            if clock.now >= self.at {
+                (Poll::Ready(()), clock.sleepers.remove(&key))
+            } else {
+                let waker = cx.waker().clone();
+                (Poll::Pending, clock.sleepers.insert(key, waker))
+            }
         });
         drop(old);
         outcome

@@ -54,9 +54,10 @@ impl Acquiring {
                 hold,
             } => {
                 self.span.token(token);
-                self.finish(match passed_on {
-                    true => TurnOutcome::PassedOn,
-                    false => TurnOutcome::Granted,
+                self.finish(if passed_on {
+                    TurnOutcome::PassedOn
+                } else {
+                    TurnOutcome::Granted
                 });
                 hold.begin(token, owner);
             }
@@ -108,9 +109,10 @@ impl Hold {
         let Some(Holding { span, began }) = self.with(Option::take).flatten() else {
             return;
         };
-        let outcome = match is_lost() {
-            true => HoldEnd::Lost,
-            false => HoldEnd::Released,
+        let outcome = if is_lost() {
+            HoldEnd::Lost
+        } else {
+            HoldEnd::Released
         };
         span.outcome(outcome.text());
         let held = now().saturating_duration_since(began);

@@ -87,26 +87,25 @@ impl Actor {
     fn question(&mut self) -> Question {
         let Choice { key, all, limit } = self.choose();
         let mode = self.uses().mode(&mut self.random);
-        let (keys, patient) = match (mode, self.random.within(0..10)) {
-            (Mode::Exclusive, 0..2) => (all, Patient::Always),
-            (_, 2..4) => (vec![key], Patient::Never),
-            (_, 4..6) => (vec![key], Patient::For(limit)),
-            _ => (vec![key], Patient::Always),
-        };
+        let is_for_all = !matches!(mode, Mode::Permit { .. }) && self.random.percent(25);
         Question {
-            keys,
+            keys: if is_for_all { all } else { vec![key] },
             mode,
-            patient,
+            patient: match self.random.within(0..10) {
+                0..2 => Patient::Never,
+                2..4 => Patient::For(limit),
+                _ => Patient::Always,
+            },
         }
     }
 
     /// Asks for what a question says. Returns no guard if the key is held.
     async fn ask(&self, question: &Question) -> Result<Vec<LockGuard>, Error> {
         let (locks, mode) = (self.locks(), question.mode);
-        let key = match &*question.keys {
-            [key] => key.as_str(),
-            several => return locks.lock_all(several.to_vec()).await,
+        let [key] = &*question.keys else {
+            return self.ask_for_all(question).await;
         };
+        let key = key.as_str();
         let tried = match (mode, question.patient) {
             (Mode::Exclusive, Patient::Never) => locks.lock(key).now().await?,
             (Mode::Exclusive, Patient::For(limit)) => {
@@ -126,17 +125,44 @@ impl Actor {
             #[allow(unreachable_patterns)] // within the crate, there are no other modes
             (mode, _) => unreachable!("no request asks for {mode}"),
         };
-        if let Some(guard) = tried.iter().find(|guard| guard.mode() != mode) {
+        Ok(self.checked(question, tried.into_iter().collect()))
+    }
+
+    async fn ask_for_all(&self, question: &Question) -> Result<Vec<LockGuard>, Error> {
+        let mut lock = self.locks().lock_all(question.keys.clone());
+        if question.mode == Mode::Shared {
+            lock = lock.shared();
+        }
+        let tried = match question.patient {
+            Patient::Never => lock.now().await?,
+            Patient::For(limit) => none_in_time(lock.within(limit).await)?,
+            Patient::Always => Some(lock.await?),
+        };
+        if let Some(guards) = tried.iter().find(|it| it.len() != question.keys.len()) {
+            let violation = format!("{question:?}: was granted {guards:?}");
+            self.world.witness.violation(violation);
+        }
+        Ok(self.checked(question, tried.unwrap_or_default()))
+    }
+
+    /// Guards as the question asks for them, or none of them for a good reason.
+    fn checked(&self, question: &Question, guards: Vec<LockGuard>) -> Vec<LockGuard> {
+        let Question {
+            keys,
+            mode,
+            patient,
+        } = question;
+        if let Some(guard) = guards.iter().find(|guard| guard.mode() != *mode) {
             let found = guard.mode();
-            let violation = format!("{key}: asked for {mode}, and was granted {found}");
+            let violation = format!("{keys:?}: asked for {mode}, and was granted {found}");
             self.world.witness.violation(violation);
         }
-        let refused = tried.is_none() && question.patient == Patient::Never;
+        let refused = guards.is_empty() && *patient == Patient::Never;
         if refused && self.uses().all_fit() && !self.may_fail() {
-            let violation = format!("{key}: {mode} was refused, and nobody was in the way");
+            let violation = format!("{keys:?}: {mode} was refused, and nobody was in the way");
             self.world.witness.violation(violation);
         }
-        Ok(tried.into_iter().collect())
+        guards
     }
 
     /// Asks as a witness sees it. `None` if the request has given up.
@@ -323,7 +349,7 @@ impl Actor {
 }
 
 /// Nothing for a request whose limit was over, perhaps before the store's answer was taken.
-fn none_in_time(outcome: Result<LockGuard, Error>) -> Result<Option<LockGuard>, Error> {
+fn none_in_time<T>(outcome: Result<T, Error>) -> Result<Option<T>, Error> {
     match outcome {
         Err(error) if matches!(error.kind(), ErrorKind::Held | ErrorKind::Unreachable) => Ok(None),
         outcome => outcome.map(Some),

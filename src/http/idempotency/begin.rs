@@ -25,7 +25,7 @@ use super::{
     keep::Claimed,
     recall::recall,
     record::{Answer, Outcome},
-    scope::{self, Counted},
+    scope::{self, Admitted},
     service::Keyed,
     settings::Settings,
     settle::abandoned,
@@ -49,7 +49,7 @@ pub(super) struct First {
     pub(super) keyed: Keyed,
     pub(super) fingerprint: Fingerprint,
     pub(super) claimed: Claimed,
-    _counted: Counted,
+    _counted: Admitted,
 }
 
 /// The response to a request that was answered before.

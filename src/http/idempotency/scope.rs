@@ -17,7 +17,7 @@ type Scope = (Arc<str>, LockKey);
 
 /// A request that is under way, counted in its scope. `None` for a layer without a limit.
 #[derive(Debug)]
-pub(super) struct Counted(Option<Scope>);
+pub(super) struct Admitted(Option<Scope>);
 
 /// The counts for all layers of the process that have a limit. A scope without requests is not in
 /// the map.
@@ -28,20 +28,20 @@ fn running() -> MutexGuard<'static, HashMap<Scope, usize>> {
 }
 
 /// Counts a request in. `None` when the scope has reached its limit.
-pub(super) fn enter(locks: &Locks, scope: &LockKey, limit: Option<usize>) -> Option<Counted> {
+pub(super) fn enter(locks: &Locks, scope: &LockKey, limit: Option<usize>) -> Option<Admitted> {
     let Some(limit) = limit else {
-        return Some(Counted(None));
+        return Some(Admitted(None));
     };
     let scope = (locks.space().clone(), scope.clone());
     let mut running = running();
     let count = running.get(&scope).copied().unwrap_or(0);
     (count < limit).then(|| {
         running.insert(scope.clone(), count + 1);
-        Counted(Some(scope))
+        Admitted(Some(scope))
     })
 }
 
-impl Drop for Counted {
+impl Drop for Admitted {
     fn drop(&mut self) {
         let Some(scope) = self.0.take() else {
             return;

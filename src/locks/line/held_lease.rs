@@ -61,6 +61,8 @@ pub(super) struct HeldLease {
     /// When another instance was first known to wait, and how many turns the lease had served by
     /// then.
     pub(super) wanted: Option<(Instant, u64)>,
+    /// The last hint of another instance that the lease has heard of.
+    pub(super) heard: Option<Instant>,
     /// Requests with numbers below this one were in line when the lease was granted or downgraded.
     /// The readers among them begin together, even if another instance waits. Zero once they
     /// have begun.
@@ -101,6 +103,7 @@ impl HeldLease {
             began: t.now,
             max_hold: Duration::MAX,
             wanted: others_wait.then_some((t.now, 0)),
+            heard: None,
             late_from: t.numbers.next,
             away: None,
             callers: Callers::new(),
@@ -202,6 +205,14 @@ impl HeldLease {
     /// Notes that another instance waits for the key.
     pub(super) fn want(&mut self, now: Instant) {
         self.wanted.get_or_insert((now, self.served));
+    }
+
+    /// Notes that another instance waits, unless the lease has heard of that before.
+    pub(super) fn hear(&mut self, hint: Option<Instant>) {
+        if self.heard != hint {
+            self.heard = hint;
+            hint.into_iter().for_each(|at| self.want(at));
+        }
     }
 
     /// Whether the given turn is under way under this lease.

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use smallvec::SmallVec;
 
 use super::{Granted, HeldLease};
+use crate::time::Instant;
 
 /// The leases of a line, by the numbers of their attempts.
 #[derive(Debug, Default)]
@@ -26,6 +27,9 @@ pub(super) struct Leases {
     open: Further,
     /// Further permits whose turns are under way.
     busy: Further,
+    /// When another instance was last known to wait. The busy permits hear of it one by one, when
+    /// they are looked at.
+    hint: Option<Instant>,
 }
 
 type Further = BTreeMap<u64, Box<HeldLease>>;
@@ -79,7 +83,9 @@ impl Leases {
             return self.first.as_mut();
         }
         let held = self.open.get_mut(&number);
-        held.or_else(|| self.busy.get_mut(&number)).map(Box::as_mut)
+        let held = held.or_else(|| self.busy.get_mut(&number))?;
+        held.hear(self.hint);
+        Some(held)
     }
 
     /// The lease under which a turn is under way.
@@ -88,8 +94,15 @@ impl Leases {
         held.filter(|held| held.serves(granted))
     }
 
+    /// Notes that another instance waits for the key.
+    pub(super) fn want(&mut self, now: Instant) {
+        self.hint = Some(now);
+        self.iter_open_mut().for_each(|held| held.hear(Some(now)));
+    }
+
     /// Adds a lease without a turn.
-    pub(super) fn add(&mut self, held: HeldLease) {
+    pub(super) fn add(&mut self, mut held: HeldLease) {
+        held.heard = self.hint;
         match &self.first {
             Some(_) => drop(self.open.insert(held.number(), Box::new(held))),
             None => self.first = Some(held),
@@ -156,6 +169,21 @@ mod tests {
         }
         guards.push(locks.permit("k", 400).await.unwrap());
         assert_eq!(counts(), Some((1, 298, 298)));
+
+        // A hint that another instance waits reaches a permit when its turn ends.
+        locks.0.with_line(&key, |line, t| line.wanted(t.now));
+        let wanted = || {
+            locks.0.with_line(&key, |line, _| {
+                let leases = line.leases.iter();
+                leases.filter(|held| held.wanted.is_some()).count()
+            })
+        };
+        assert_eq!(wanted(), Some(1));
+        let number = guards[200].owner().attempt;
+        locks.0.with_line(&key, |line, _| {
+            assert!(line.leases.get(number).unwrap().wanted.is_some());
+        });
+        assert_eq!(wanted(), Some(2));
         drop(guards);
         assert_eq!(counts(), None);
     }

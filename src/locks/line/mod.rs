@@ -93,7 +93,7 @@ use crate::{
     Error, ErrorKind, LockKey, Loss,
     lease::{Lease, Pace, Schedule, Scheduler},
     store::{
-        Ending, Instance, Owner, Release,
+        Instance, Owner, Release,
         ends::{Callers, Ends},
     },
     time::Instant,
@@ -294,26 +294,14 @@ impl Transition<'_> {
         self.away = self.away.take().or(held.away);
         let lease = held.lease;
         self.follow_up.released.push(lease.owner);
-        let release = Release {
-            key: lease.key.clone(),
-            owner: lease.owner,
-            mode: lease.mode(),
-            ending: Ending::Free,
-            in_doubt: false,
-            lasts: lease.length,
-        };
-        self.end(release, held.callers);
+        self.end(lease.release(), held.callers);
     }
 
     /// Ends what the store may have of an owner that has no turn.
     fn end_attempt(&mut self, key: &LockKey, attempt: Place, lasts: Duration, in_doubt: bool) {
         let release = Release {
-            key: key.clone(),
-            owner: attempt.owner,
-            mode: attempt.mode,
-            ending: Ending::Free,
             in_doubt,
-            lasts,
+            ..Release::free(key.clone(), attempt.owner, attempt.mode, lasts)
         };
         self.end(release, Callers::new());
     }

@@ -181,7 +181,7 @@ impl Line {
 
     /// Notes that another instance waits for the key.
     pub(crate) fn wanted(&mut self, now: Instant) {
-        self.leases.iter_mut().for_each(|held| held.want(now));
+        self.leases.want(now);
     }
 
     /// Ends the lease as lost, if the reason still holds. Of a shared lease, only the turns that

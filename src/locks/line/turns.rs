@@ -10,7 +10,7 @@ use super::{Granted, HeldLease, Line, Transition, Turn, lost_error};
 use crate::{
     Loss,
     store::{
-        Ending, Release,
+        Ending,
         ends::{Caller, Callers},
     },
     time::Instant,
@@ -90,14 +90,8 @@ impl Line {
             held.unschedule(t);
             t.tell(take(&mut held.callers), Ok(()));
             if !is_confirmed && let Some((content, retain)) = lease.recording() {
-                let release = Release {
-                    key: lease.key.clone(),
-                    owner: lease.owner,
-                    mode: lease.mode(),
-                    ending: Ending::Record { content, retain },
-                    in_doubt: false,
-                    lasts: lease.length,
-                };
+                let mut release = lease.release();
+                release.ending = Ending::Record { content, retain };
                 t.end(release, Callers::new());
             }
             if !lease.may_be_kept_by_program() {

@@ -125,7 +125,7 @@ impl Line {
     pub(crate) fn join(&mut self, turn: &Arc<Turn>, t: &mut Transition<'_>) -> Result<(), NoTurn> {
         let request = &turn.request;
         if self.is_for_other_kind(request.mode) {
-            return Err(wrong_kind(request.mode).into());
+            return Err(request.mode.wrong_kind().into());
         }
         let other = |held: &HeldLease| other(&request.fingerprint, &held.lease.fingerprint);
         if let Some(other) = self.leases.iter_open().find_map(other) {
@@ -282,14 +282,4 @@ impl Line {
             has_claimed.then(|| NoTurn::Recorded(record.clone()))
         });
     }
-}
-
-/// The error of a request for a key that is in use for the other kind of leases.
-fn wrong_kind(mode: Mode) -> Error {
-    let message = if mode.is_permit() {
-        "the key is locked: use another key for permits"
-    } else {
-        "permits of this key are in use: use another key for locks"
-    };
-    Error::new(ErrorKind::Foreign, message)
 }

@@ -66,33 +66,27 @@ pub struct Calls {
     pub releases: u64,
 }
 
-/// A call that waits: it is made on the store, or refused without one.
-pub(super) struct Hanging {
+/// A call that waits, or whose outcome was unknown and which may still be made.
+pub(super) struct Unmade {
     /// The owners that it asks for. None for a call that grants nothing.
     pub(super) owners: Vec<Owner>,
+    /// After this time a late call is not made any more: a server that has closed its connection
+    /// does not run it.
+    pub(super) until: Instant,
+    /// Makes the call on the store, or refuses it without one.
     pub(super) make: Make,
 }
 
 type Make = Box<dyn FnOnce(Option<&MemoryStore>) + Send>;
 
-/// A call whose outcome was unknown, and which may still be made.
-pub(super) struct Late {
-    /// The owners that it asks for. None for a call that grants nothing.
-    pub(super) owners: Vec<Owner>,
-    /// After this time the call is not made any more: a server that has closed its connection does
-    /// not run it.
-    pub(super) until: Instant,
-    pub(super) make: Box<dyn FnOnce(&MemoryStore) + Send>,
-}
-
 /// The current fault, and everything that waits for its end.
 #[derive(Default)]
 pub(super) struct Faults {
     pub(super) current: Option<Fault>,
-    pub(super) hanging: VecDeque<Hanging>,
+    pub(super) hanging: VecDeque<Unmade>,
     /// Answers that are held back.
     pub(super) muted: Vec<Box<dyn FnOnce() + Send>>,
-    pub(super) late: Vec<Late>,
+    pub(super) late: Vec<Unmade>,
     /// The owners of late and hanging calls that are being made.
     making: Vec<Owner>,
     /// The store was unreachable and has not worked since.
@@ -105,7 +99,7 @@ pub(super) struct Faults {
 /// What the end of a fault lets happen, while the faults are not locked.
 #[derive(Default)]
 pub(super) struct Released {
-    hanging: VecDeque<Hanging>,
+    hanging: VecDeque<Unmade>,
     muted: Vec<Box<dyn FnOnce() + Send>>,
     /// The late calls are made, or given up.
     pub(super) ends_late: bool,
@@ -145,7 +139,7 @@ impl Faults {
     }
 
     /// Takes one of the late calls, if its turn has come: now and then, or in any case.
-    pub(super) fn take_late(&mut self, in_any_case: bool) -> Option<Late> {
+    pub(super) fn take_late(&mut self, in_any_case: bool) -> Option<Unmade> {
         let one_of = if in_any_case { 1.0 } else { 2.0 };
         let at = (random() * one_of * self.late.len() as f64) as usize;
         let late = (at < self.late.len()).then(|| self.late.swap_remove(at))?;
@@ -161,7 +155,7 @@ impl Faults {
     /// Whether an acquire of this owner may still be made. The store may also make sure that it is
     /// not.
     pub(super) fn may_come_late(&mut self, owner: Owner) -> bool {
-        let is_of_owner = |late: &Late| late.owners.contains(&owner);
+        let is_of_owner = |late: &Unmade| late.owners.contains(&owner);
         if random() < 0.5 {
             self.late.retain(|late| !is_of_owner(late));
         }
@@ -183,12 +177,12 @@ impl Released {
     }
 }
 
-impl Late {
+impl Unmade {
     /// Makes the call, unless its time is over. Half of the calls are never made. Returns its
     /// owners.
     pub(super) fn make_or_drop(self, store: &MemoryStore) -> Vec<Owner> {
         if now() < self.until && random() < 0.5 {
-            (self.make)(store);
+            (self.make)(Some(store));
         }
         self.owners
     }

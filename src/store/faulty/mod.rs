@@ -6,7 +6,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, stream};
 
-use self::fault::{Faults, Hanging, Late, broken, unreachable};
+use self::fault::{Faults, Unmade, broken, unreachable};
 pub use fault::{Calls, Fault};
 
 use super::{
@@ -155,8 +155,9 @@ impl FaultyStore {
                 drop(faults);
                 tell(Outcome::Refused(unreachable()));
             }
-            Some(Fault::Hang) => faults.hanging.push_back(Hanging {
+            Some(Fault::Hang) => faults.hanging.push_back(Unmade {
                 owners: call.asks_for,
+                until: later(now(), call.lasts),
                 make: Box::new(move |store| {
                     tell(match store {
                         Some(store) => work(store),
@@ -179,10 +180,10 @@ impl FaultyStore {
                 let is_late = random() < 0.5;
                 let mut work = Some(work);
                 if is_late && let Some(work) = work.take() {
-                    faults.late.push(Late {
+                    faults.late.push(Unmade {
                         owners: call.asks_for,
                         until: later(now(), call.lasts),
-                        make: Box::new(move |store| drop(work(store))),
+                        make: Box::new(move |store| drop(store.map(work))),
                     });
                 }
                 drop(faults);

@@ -42,7 +42,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::super::{Acquire, Acquired, Ending, Outcome, Owner, Queueing, Release};
+use super::super::{Acquire, Acquired, Outcome, Owner, Queueing, Release};
 use crate::{LockKey, sync::Mutex, time::later};
 
 /// The number of bits that count the attempts of an instance, which are enough for 89 years with a
@@ -337,13 +337,10 @@ impl Attempt {
     /// Ends what a node may have under this name. `in_doubt`: a question may still take effect.
     pub(super) fn end_of(&self, name: Owner, in_doubt: bool) -> Release {
         let lasts = self.state.lock().lasts;
+        let request = &self.request;
         Release {
-            key: self.request.key.clone(),
-            owner: name,
-            mode: self.request.mode,
-            ending: Ending::Free,
             in_doubt,
-            lasts,
+            ..Release::free(request.key.clone(), name, request.mode, lasts)
         }
     }
 }

@@ -257,9 +257,10 @@ mod tests {
                 let verdict = ballot(&pattern).verdict();
                 let granted = of(Free) > nodes / 2 || of(Free) + of(Young) == nodes;
                 let alive = nodes - of(Dead) - of(Foreign) > nodes / 2;
-                let failure = match of(Foreign) > nodes / 2 {
-                    true => ErrorKind::Foreign,
-                    false => ErrorKind::Unreachable,
+                let failure = if of(Foreign) > nodes / 2 {
+                    ErrorKind::Foreign
+                } else {
+                    ErrorKind::Unreachable
                 };
                 let is_right = match &verdict {
                     Verdict::Granted => granted,

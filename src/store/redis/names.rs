@@ -139,7 +139,7 @@ impl Names {
 
 /// The bucket of a key.
 pub(super) fn bucket(key: &LockKey) -> usize {
-    (key.stable_hash() % BUCKETS as u64) as usize
+    key.bucket(BUCKETS)
 }
 
 /// Writes a text of which every character stands for itself in a glob pattern.

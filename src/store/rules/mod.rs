@@ -44,10 +44,10 @@ use self::{
     queue::{Attempt, PAGE},
 };
 use super::{
-    Acquire, Acquired, Ending, Expected, Grant, Hint, Holder, Inspection, Instance, Mode, Owner,
+    Acquire, Acquired, Ending, Expected, Grant, Hint, Holder, Inspection, Instance, Owner,
     Queueing, Release, Released, Renew, Renewed, Tokens, types::LISTED,
 };
-use crate::{Error, ErrorKind, LockKey};
+use crate::{Error, LockKey};
 
 /// The leases or the record of a key, and its queue.
 ///
@@ -107,7 +107,7 @@ impl Slot {
         }
         if self.is_of_other_kind(request) {
             self.leave_queue(request.owner);
-            return Err(wrong_kind(request.mode));
+            return Err(request.mode.wrong_kind());
         }
         if let Queueing::Wait { head_start, .. } = request.queueing {
             self.drop_heads_that_passed(request, head_start, step.now);
@@ -257,14 +257,4 @@ impl Slot {
         self.record.take_if(|record| record.until <= now);
         self.queue.retain(|attempt| attempt.until > now);
     }
-}
-
-/// The error of an attempt at a key that is used for the other kind of leases.
-fn wrong_kind(mode: Mode) -> Error {
-    let message = if mode.is_permit() {
-        "the key is locked: use another key for permits"
-    } else {
-        "permits of this key are held: use another key for locks"
-    };
-    Error::new(ErrorKind::Foreign, message)
 }

@@ -16,6 +16,7 @@
 //! whether an attempt shares.
 
 use super::super::Mode;
+use crate::{Error, ErrorKind};
 
 /// What is in the way of an attempt, or of a request in a line.
 #[derive(Clone, Copy)]
@@ -31,6 +32,16 @@ pub(crate) struct InTheWay {
 }
 
 impl Mode {
+    /// The error of an attempt in this mode at a key that is used for the other kind of leases.
+    pub(crate) fn wrong_kind(self) -> Error {
+        let message = if self.is_permit() {
+            "the key is locked: use another key for permits"
+        } else {
+            "permits of this key are held: use another key for locks"
+        };
+        Error::new(ErrorKind::Foreign, message)
+    }
+
     /// How many leases of this mode there is room for.
     pub(crate) fn room(self, way: InTheWay) -> usize {
         match self {
