@@ -39,7 +39,7 @@ pub fn bars(groups: &[Group], instructions: Option<Instructions>) -> Vec<Bar> {
     if let Some(instructions) = instructions {
         let ratio = instructions.ours / instructions.hand_written;
         let what = "client instructions, guard dropped, × hand-written";
-        bars.push(exact(what, Limit::AtMost(1.5), ratio));
+        bars.push(exact(what, Limit::AtMost(1.2), ratio));
     }
     bars.extend(
         find(&workloads::spread_title(32))
@@ -47,6 +47,21 @@ pub fn bars(groups: &[Group], instructions: Option<Instructions>) -> Vec<Bar> {
             .into_iter()
             .flatten(),
     );
+    for (title, awaited, dropped) in [
+        (workloads::ONE_WORKER, 0.9, 1.1),
+        (workloads::INSTANCES, 0.9, 0.9),
+    ] {
+        bars.extend(
+            find(title)
+                .and_then(|group| of_rates(group, awaited, dropped))
+                .into_iter()
+                .flatten(),
+        );
+    }
+    for (title, limit) in [(workloads::HOT_ONE, 12.0), (workloads::HOT_TWO, 5.0)] {
+        bars.extend(find(title).and_then(|group| of_hot(group, limit)));
+    }
+    bars.extend(find(workloads::REPLAY).and_then(of_replay));
     bars.extend(find(&workloads::http_title(1)).and_then(of_one_connection));
     bars.extend(
         find(&workloads::http_title(32))
@@ -101,33 +116,84 @@ fn of_spread(group: &Group) -> Vec<Bar> {
         ),
         ratio(
             "locks a second, guard dropped, × hand-written",
-            Limit::AtLeast(0.8),
+            Limit::AtLeast(1.15),
             dropped,
             base,
             rate,
         ),
         ratio(
             "locks a second, release awaited, × hand-written",
-            Limit::AtLeast(0.7),
+            Limit::AtLeast(0.9),
             awaited,
             base,
             rate,
         ),
         ratio(
             "p99 of the lock, release awaited, × hand-written",
-            Limit::AtMost(1.5),
+            Limit::AtMost(1.2),
             awaited,
             base,
             |s| s.p99,
         ),
         ratio(
             "server CPU, release awaited, × hand-written",
-            Limit::AtMost(1.8),
+            Limit::AtMost(1.15),
             awaited,
             base,
             |s| s.server_cpu,
         ),
+        ratio(
+            "server CPU, guard dropped, × hand-written",
+            Limit::AtMost(1.0),
+            dropped,
+            base,
+            |s| s.server_cpu,
+        ),
     ]
+}
+
+fn of_rates(group: &Group, awaited: f64, dropped: f64) -> Option<[Bar; 2]> {
+    let base = group.row(HandWritten::NAME)?;
+    let rates = [(Awaited::NAME, awaited), (Dropped::NAME, dropped)];
+    let [awaited, dropped] = rates.map(|(name, limit)| {
+        let what = format!("{}: locks a second, {name}, × hand-written", group.title);
+        Some(ratio(
+            what,
+            Limit::AtLeast(limit),
+            group.row(name)?,
+            base,
+            |s| s.rate,
+        ))
+    });
+    Some([awaited?, dropped?])
+}
+
+/// The best peer is the one with the highest rate.
+fn of_hot(group: &Group, limit: f64) -> Option<Bar> {
+    let ours = [Awaited::NAME, Dropped::NAME];
+    let rate = |row: &&Row| row.column(|s: &Sample| s.rate).median;
+    let peers = group
+        .rows
+        .iter()
+        .filter(|row| !ours.contains(&row.name.as_str()));
+    let best = peers.max_by(|one, other| rate(one).total_cmp(&rate(other)))?;
+    let what = format!(
+        "{}: locks a second, release awaited, × the best peer",
+        group.title
+    );
+    Some(ratio(
+        what,
+        Limit::AtLeast(limit),
+        group.row(Awaited::NAME)?,
+        best,
+        |s| s.rate,
+    ))
+}
+
+fn of_replay(group: &Group) -> Option<Bar> {
+    let (by_hand, ours) = (group.row(HandWritten::NAME)?, group.row(Awaited::NAME)?);
+    let what = "replays a second by `run_once`, × a bare GET";
+    Some(ratio(what, Limit::AtLeast(0.6), ours, by_hand, |s| s.rate))
 }
 
 /// A layer answers before its release has arrived, and so does a lock by hand whose release is spawned.

@@ -68,10 +68,10 @@ impl DeriveKey for AllOf {
                 none @ (Derived::NoLock | Derived::NoRoute) => nothing = none,
             }
         }
-        Ok(match keys.is_empty() {
-            true => nothing,
-            false => Derived::Keys(keys),
-        })
+        if keys.is_empty() {
+            return Ok(nothing);
+        }
+        Ok(Derived::Keys(keys))
     }
 }
 

@@ -46,10 +46,12 @@ impl RequestKey {
     #[cfg(feature = "axum")]
     fn derive_locked(&self, parts: &mut Parts) -> Result<Derived, KeyError> {
         // The route comes first: a 404 stays a 404 even if a header is missing.
-        let route = match self.needs_route() {
-            true => MatchedRoute::of(parts)?,
-            false if self.has_closure() => MatchedRoute::if_matched(parts)?,
-            false => None,
+        let route = if self.needs_route() {
+            MatchedRoute::of(parts)?
+        } else if self.has_closure() {
+            MatchedRoute::if_matched(parts)?
+        } else {
+            None
         };
         if route.is_none() && self.requires_match() {
             return Ok(Derived::NoRoute);
@@ -103,39 +105,34 @@ impl RequestKey {
                 "the key has no parts: add one to `key::request()`",
             ));
         }
-        // Not borrowed: a part may be the user's own, and write another key.
-        let mut key = BUFFER.take();
-        key.clear();
-        for (at, part) in self.parts.iter().enumerate() {
-            if at > 0 {
-                key.push(NEXT);
+        with_buffer(|key| {
+            for (at, part) in self.parts.iter().enumerate() {
+                if at > 0 {
+                    key.push_str(NEXT);
+                }
+                if let Values::Request(view) = values {
+                    view.begin_part();
+                }
+                part.write(values, self.max_value_len, key)?;
             }
-            if let Values::Request(view) = values {
-                view.begin_part();
+            match &self.secret {
+                Some(secret) => secret.hash_key(key, self.readable_len()),
+                None if key.len() > LockKey::MAX_LEN => hash_key(key, self.readable_len()),
+                None => {}
             }
-            part.write(values, self.max_value_len, &mut key)?;
-        }
-        match &self.secret {
-            Some(secret) => secret.hash_key(&mut key, self.readable_len()),
-            None if key.len() > LockKey::MAX_LEN => hash_key(&mut key, self.readable_len()),
-            None => {}
-        }
-        let encoded = LockKey::from_encoded(&key);
-        if key.capacity() <= LARGEST_BUFFER {
-            BUFFER.set(key);
-        }
-        Ok(encoded)
+            Ok(LockKey::from_encoded(key))
+        })
     }
 
     /// The length of the names at the beginning, which stay readable before a hash; zero if the
     /// hash would not fit.
     fn readable_len(&self) -> usize {
         let names = self.parts.iter().take_while(|part| part.is_name());
-        let len: usize = names.map(|name| name.label().len() + NEXT.len_utf8()).sum();
-        match len + HASH_LEN <= LockKey::MAX_LEN {
-            true => len.saturating_sub(NEXT.len_utf8()),
-            false => 0,
+        let len: usize = names.map(|name| name.label().len() + NEXT.len()).sum();
+        if len + HASH_LEN > LockKey::MAX_LEN {
+            return 0;
         }
+        len.saturating_sub(NEXT.len())
     }
 }
 
@@ -152,7 +149,7 @@ impl Part {
             return Ok(());
         }
         let separator_at = out.len();
-        out.push(IS);
+        out.push_str(IS);
         // Values of any length come from clients, and are refused. A path, and a value of the
         // program, must not fail.
         let is_hashed = self.source.is_hashed_when_long();
@@ -169,7 +166,7 @@ impl Part {
             (None, Absent::Refused) => return Err(self.missing(values)),
         };
         self.source.encode(&self.in_one_form(value)?, out);
-        let len = out.len() - separator_at - IS.len_utf8();
+        let len = out.len() - separator_at - IS.len();
         if is_hashed && len > max_value_len {
             hash_value(out, separator_at);
         }
@@ -217,22 +214,38 @@ impl Part {
 /// The key of a name that a client has chosen, within a scope: no name can reach into another
 /// scope.
 pub(crate) fn scoped(label: &str, scope: &LockKey, name: &str) -> LockKey {
-    let mut key = format!("{label}{NEXT}{scope}{NEXT}key{IS}");
-    // An encoded name contains no separator: the text has one reading only.
-    push_value(&mut key, name);
-    fitted(key, label)
+    fitted(label, |key| {
+        key.extend([label, NEXT, scope.as_str(), NEXT, "key", IS]);
+        // An encoded name contains no separator: the text has one reading only.
+        push_value(key, name);
+    })
 }
 
 /// A key with a label of this crate before it; hashed if the whole is too long.
 pub(crate) fn prefixed(label: &str, key: &LockKey) -> LockKey {
-    fitted(format!("{label}{NEXT}{key}"), label)
+    fitted(label, |text| text.extend([label, NEXT, key.as_str()]))
 }
 
-fn fitted(mut key: String, label: &str) -> LockKey {
-    if key.len() > LockKey::MAX_LEN {
-        hash_key(&mut key, label.len());
+fn fitted(label: &str, write: impl FnOnce(&mut String)) -> LockKey {
+    with_buffer(|key| {
+        write(key);
+        if key.len() > LockKey::MAX_LEN {
+            hash_key(key, label.len());
+        }
+        LockKey::from_encoded(key)
+    })
+}
+
+/// Writes a key in a buffer of the thread. Not borrowed: a part may be the user's own, and write
+/// another key.
+fn with_buffer<T>(write: impl FnOnce(&mut String) -> T) -> T {
+    let mut key = BUFFER.take();
+    key.clear();
+    let written = write(&mut key);
+    if key.capacity() <= LARGEST_BUFFER {
+        BUFFER.set(key);
     }
-    LockKey::from_encoded(&key)
+    written
 }
 
 /// The request's target before any nested router stripped its prefix.

@@ -33,7 +33,7 @@ pub(super) fn hash_key(out: &mut String, readable: usize) {
 fn replace_key(out: &mut String, readable: usize, label: &str, digest: &[u8]) {
     out.truncate(readable);
     if readable > 0 {
-        out.push(NEXT);
+        out.push_str(NEXT);
     }
     out.push_str(label);
     encode::push_hex(out, digest);

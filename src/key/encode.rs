@@ -35,9 +35,9 @@ const SEGMENT: &AsciiSet = &VALUE.add(b'/');
 const ROUTE: &AsciiSet = &VALUE.remove(b'{').remove(b'}').remove(b'*');
 
 /// Between two parts.
-pub(super) const NEXT: char = ',';
+pub(super) const NEXT: &str = ",";
 /// Between a label and its value.
-pub(super) const IS: char = '=';
+pub(super) const IS: &str = "=";
 /// Between a label and the SHA-256 of its value.
 pub(super) const IS_SHA256: &str = "#sha256=";
 /// Before the HMAC-SHA-256 of a whole key.

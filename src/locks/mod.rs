@@ -64,6 +64,7 @@ use self::{config::Config, inner::Inner};
 pub(crate) use self::{
     line::{Holding, NoTurn},
     lock::permit,
+    recording::LateRecord,
     several::Several,
 };
 use crate::{

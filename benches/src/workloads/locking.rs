@@ -8,7 +8,7 @@ use std::{
 
 use super::keys::{self, Sequence};
 use crate::{
-    bench::Bench,
+    bench::{Bench, runtime},
     closed_loop::{Actor, Slice},
     contest::{Contestant, Group},
     peers::{AsyncRedisLock, Awaited, Bb8, Client, Dropped, HandWritten, Rslock},
@@ -16,6 +16,11 @@ use crate::{
 
 /// Makes the sequences of all tasks for one slice.
 pub(super) type Sequences = Rc<dyn Fn() -> Vec<Sequence>>;
+
+pub const ONE_WORKER: &str = "Spread keys, 32 tasks on one worker thread";
+pub const INSTANCES: &str = "Spread keys, 64 tasks over 8 instances";
+pub const HOT_ONE: &str = "One hot key, one process";
+pub const HOT_TWO: &str = "One hot key, two processes";
 
 /// The title of the group in which so many tasks lock keys of their own.
 pub fn spread_title(tasks: usize) -> String {
@@ -35,12 +40,32 @@ pub(super) fn spread(bench: &mut Bench, tasks: usize) {
     bench.contest(group, slice, peers);
 }
 
+/// One worker thread beside the server, so that the threads of the client do not disturb each other.
+pub(super) fn one_worker(bench: &mut Bench) {
+    let usual = std::mem::replace(&mut bench.runtime, runtime(1));
+    let about = "Each lock at a key of its own; the server has a core to itself.";
+    let (group, sequences) = (Group::new(ONE_WORKER, about), keys::spread(32));
+    let peers = peers(bench, 1, Rc::new(move || sequences.clone()));
+    let slice = Slice::new(bench.plan.slice);
+    bench.contest(group, slice, peers);
+    bench.runtime = usual;
+}
+
+/// Eight instances, whose messages have fewer calls each.
+pub(super) fn instances(bench: &mut Bench) {
+    let about = "Eight clients with connections of their own, eight tasks each; each lock at a key of its own.";
+    let (group, sequences) = (Group::new(INSTANCES, about), keys::spread(64));
+    let peers = peers(bench, 8, Rc::new(move || sequences.clone()));
+    let slice = Slice::new(bench.plan.slice);
+    bench.contest(group, slice, peers);
+}
+
 /// 32 tasks at one key.
 pub(super) fn hot(bench: &mut Bench, instances: usize) {
     let (title, about) = match instances {
-        1 => ("One hot key, one process", "32 tasks."),
+        1 => (HOT_ONE, "32 tasks."),
         _ => (
-            "One hot key, two processes",
+            HOT_TWO,
             "16 tasks each. Two clients with connections of their own stand for the processes: \
              the instances of this crate share nothing but the server.",
         ),

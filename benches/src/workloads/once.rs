@@ -19,6 +19,7 @@ use crate::{
 
 const RETAIN: Duration = Duration::from_secs(60);
 const TASKS: usize = 32;
+pub const REPLAY: &str = "Replay";
 const DUPLICATES: usize = 64;
 
 /// A contestant that does work once for each key.
@@ -75,7 +76,7 @@ pub(super) fn replay(bench: &mut Bench) {
         replaying::<Awaited>(bench, ours()),
     ];
     let slice = Slice::new(bench.plan.slice);
-    bench.contest(Group::new("Replay", about), slice, contestants);
+    bench.contest(Group::new(REPLAY, about), slice, contestants);
 }
 
 /// 64 duplicates of work that has not been done yet.

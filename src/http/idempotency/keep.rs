@@ -1,12 +1,12 @@
 //! Storing the outcome of a request, even after its lease was lost or while the store is away.
 //!
 //! ```text
-//! record in the lease's place ──▶ freed ──────────────────────────────────▶ Kept::Yes
-//!    ├─ no answer ──▶ again after 100 ms, until `within` has passed ───────▶ Kept::Unknown
-//!    ├─ refused (the store is full, say) ──────────────────────────────────▶ Kept::No
+//! record in the lease's place ──▶ freed ──────────────────────────────────▶ Kept
+//!    ├─ no answer ──▶ again after 100 ms, until `within` has passed ───────▶ Unknown
+//!    ├─ refused (the store is full, say) ──────────────────────────────────▶ Refused
 //!    └─ not ours: the lease was lost
-//!          └─ claim the key again ──▶ granted ──▶ record ──────────────────▶ Kept::Yes
-//!                               └──▶ held, or another record ──────────────▶ Kept::Superseded
+//!          └─ claim the key again ──▶ granted ──▶ record ──────────────────▶ Kept
+//!                               └──▶ held, or another record ──────────────▶ Superseded
 //! ```
 
 use std::time::Duration;
@@ -16,6 +16,7 @@ use bytes::Bytes;
 use super::{fingerprint::Fingerprint, record::Outcome};
 use crate::{
     Error, ErrorKind, LockGuard,
+    locks::LateRecord,
     store::Released,
     time::{Instant, later, now, sleep_until},
     trace::{self, KeepResult},
@@ -23,18 +24,6 @@ use crate::{
 
 /// How soon to try again when the store does not answer.
 const PAUSE: Duration = Duration::from_millis(100);
-
-/// Whether a record was kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kept {
-    Yes,
-    /// Another request has claimed the key since, or has stored another record.
-    Superseded,
-    /// The store refuses the record.
-    No,
-    /// The store does not answer.
-    Unknown,
-}
 
 /// The guard of a request until the store has confirmed the record of its outcome.
 ///
@@ -88,64 +77,57 @@ impl Drop for Claimed {
 
 /// Ends a turn with a record: its bytes, and how long they are retained. If the turn was lost, claims
 /// the key again for the record. Tries again for `within` while the store does not answer.
-pub(crate) async fn keep(guard: LockGuard, record: (&Bytes, Duration), within: Duration) -> Kept {
-    let kept = store(guard, record, later(now(), within)).await;
-    trace::kept(match kept {
-        Kept::Yes => KeepResult::Kept,
-        Kept::Superseded => KeepResult::Superseded,
-        Kept::No => KeepResult::Refused,
-        Kept::Unknown => KeepResult::Unknown,
-    });
-    kept
-}
-
-async fn store(guard: LockGuard, record: (&Bytes, Duration), until: Instant) -> Kept {
+pub(crate) async fn keep(
+    guard: LockGuard,
+    record: (&Bytes, Duration),
+    within: Duration,
+) -> KeepResult {
+    let until = later(now(), within);
     let mut claimed = Claimed {
         guard: Some(guard),
         state: State::Ended(record.0.clone()),
     };
-    loop {
-        let error = match claimed.guard().record(record, until).await {
-            Ok(Released::Freed) => {
-                drop(claimed.take());
-                return Kept::Yes;
+    let mut late: Option<(Box<LateRecord>, LockGuard)> = None;
+    let kept = loop {
+        let is_written = match &mut late {
+            None => {
+                let recorded = claimed.guard().record(record, until).await;
+                recorded.map(|released| released == Released::Freed)
             }
-            Ok(Released::NotOurs | Released::NotYet) => break,
+            // In boxes: few requests come here, and all would carry the room for it.
+            Some((late, _)) => Box::pin(late.write(until)).await,
+        };
+        let error = match is_written {
+            Ok(true) => {
+                drop(claimed.guard.take());
+                break KeepResult::Kept;
+            }
+            Ok(false) if late.is_some() => break KeepResult::Superseded,
+            Ok(false) => {
+                // Local requests with the same key wait on until the record is there.
+                let lost = claimed.take();
+                late = Some((Box::new(lost.late_record(record)), lost));
+                continue;
+            }
             Err(error) => error,
         };
         if let Some(kept) = given_up(&error, until).await {
-            return kept;
+            break kept;
         }
-    }
-    // Local requests with the same key wait on until the record is there.
-    let lost = claimed.take();
-    // In a box: few requests come here, and all would carry the room for it.
-    Box::pin(store_late(lost, record, until)).await
-}
-
-async fn store_late(lost: LockGuard, record: (&Bytes, Duration), until: Instant) -> Kept {
-    let mut late = lost.late_record(record);
-    loop {
-        let error = match late.write(until).await {
-            Ok(true) => return Kept::Yes,
-            Ok(false) => return Kept::Superseded,
-            Err(error) => error,
-        };
-        if let Some(kept) = given_up(&error, until).await {
-            return kept;
-        }
-    }
+    };
+    trace::kept(kept);
+    kept
 }
 
 /// What is known of a record that is given up after this error; `None` after a pause, if it is worth
 /// another try.
-async fn given_up(error: &Error, until: Instant) -> Option<Kept> {
+async fn given_up(error: &Error, until: Instant) -> Option<KeepResult> {
     let kept = match error.kind() {
         ErrorKind::Unreachable if now() < until => {
             sleep_until(later(now(), PAUSE)).await;
             return None;
         }
-        ErrorKind::Unreachable => Kept::Unknown,
+        ErrorKind::Unreachable => KeepResult::Unknown,
         ErrorKind::InvalidKey
         | ErrorKind::InvalidConfig
         | ErrorKind::Held
@@ -153,7 +135,7 @@ async fn given_up(error: &Error, until: Instant) -> Option<Kept> {
         | ErrorKind::TooManyKeys
         | ErrorKind::Lost
         | ErrorKind::Closed
-        | ErrorKind::Foreign => Kept::No,
+        | ErrorKind::Foreign => KeepResult::Refused,
     };
     trace::not_kept(error);
     Some(kept)

@@ -10,17 +10,13 @@ use std::{
 
 use bytes::Bytes;
 
-use super::{
-    fingerprint::Fingerprint,
-    keep::{Kept, keep},
-    record::Outcome,
-};
+use super::{fingerprint::Fingerprint, keep::keep, record::Outcome};
 use crate::{
     Error, ErrorKind, LockGuard, LockKey, Locks,
     defaults::idempotency::STORE_WITHIN,
     key,
     locks::{Holding, NoTurn, Wait},
-    trace::{self, Idempotent},
+    trace::{self, Idempotent, KeepResult},
 };
 
 /// The first part of the keys of work that is done once, which keeps them apart from plain locks.
@@ -259,19 +255,19 @@ impl Locks {
             keep(guard, (&record, retain), STORE_WITHIN).await
         });
         // The task does not panic: an error means that the runtime has ended.
-        let kept = kept.await.unwrap_or(Kept::Unknown);
+        let kept = kept.await.unwrap_or(KeepResult::Unknown);
         let bytes = bytes.unwrap_or_else(|panic| resume_unwind(panic));
         bytes.map_err(|error| RunOnceError::Unreadable(error.into()))?;
         match kept {
-            Kept::Superseded => Err(RunOnceError::Lock(Error::new(
+            KeepResult::Superseded => Err(RunOnceError::Lock(Error::new(
                 ErrorKind::Lost,
                 "the lease was lost during the work, and another call has begun the same work since",
             ))),
-            kept @ (Kept::Yes | Kept::No | Kept::Unknown) => Ok(Once {
+            kept @ (KeepResult::Kept | KeepResult::Refused | KeepResult::Unknown) => Ok(Once {
                 value,
                 replayed: false,
                 // With a `retain` of zero, nothing is kept.
-                stored: kept == Kept::Yes && !retain.is_zero(),
+                stored: kept == KeepResult::Kept && !retain.is_zero(),
             }),
         }
     }

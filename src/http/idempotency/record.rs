@@ -239,10 +239,10 @@ fn take_headers(bytes: &mut Bytes, count: u16) -> Result<HeaderMap, &'static str
 const DAMAGED: &str = "the kept answer is damaged";
 
 fn take(bytes: &mut Bytes, len: usize) -> Result<Bytes, &'static str> {
-    match len <= bytes.len() {
-        true => Ok(bytes.split_to(len)),
-        false => Err(DAMAGED),
+    if len > bytes.len() {
+        return Err(DAMAGED);
     }
+    Ok(bytes.split_to(len))
 }
 
 #[cfg(test)]

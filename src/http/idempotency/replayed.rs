@@ -6,41 +6,19 @@
 
 use http::{HeaderMap, HeaderName, header};
 
-/// Headers that belong to one exchange, and are not replayed. `Trailer` is, if there are trailers:
-/// see [`Answer::of`](super::Answer::of).
+/// Headers that belong to one exchange, and are not replayed: those of one connection, of one request,
+/// of one client, and of one origin. `Trailer` is, if there are trailers: see
+/// [`Answer::of`](super::Answer::of).
+#[rustfmt::skip]
 const NEVER_REPLAYED: [&str; 28] = [
-    // Of one connection.
-    "connection",
-    "content-length",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "alt-svc",
-    // Of one request.
-    "date",
-    "age",
-    "via",
-    "x-request-id",
-    "x-correlation-id",
-    "request-id",
-    "traceparent",
-    "tracestate",
-    "server-timing",
-    // Of one client.
-    "set-cookie",
-    "www-authenticate",
-    // Of one origin.
-    "access-control-allow-origin",
-    "access-control-allow-credentials",
-    "access-control-allow-headers",
-    "access-control-allow-methods",
-    "access-control-expose-headers",
-    "access-control-max-age",
+    "connection", "content-length", "keep-alive", "proxy-authenticate", "proxy-authorization",
+    "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "alt-svc",
+    "date", "age", "via", "x-request-id", "x-correlation-id", "request-id", "traceparent",
+    "tracestate", "server-timing",
+    "set-cookie", "www-authenticate",
+    "access-control-allow-origin", "access-control-allow-credentials",
+    "access-control-allow-headers", "access-control-allow-methods",
+    "access-control-expose-headers", "access-control-max-age",
 ];
 
 /// The headers of a replay: without those above, those of the layer's own list, and those that
@@ -50,11 +28,10 @@ pub(crate) fn replayed(headers: &HeaderMap, never: &[HeaderName]) -> HeaderMap {
     let named = connection.filter_map(|value| value.to_str().ok());
     let named: Vec<&str> = named.flat_map(|value| value.split(',')).collect();
     let is_replayed = |name: &HeaderName| {
+        let mut named = named.iter().map(|it| it.trim());
         !NEVER_REPLAYED.contains(&name.as_str())
             && !never.contains(name)
-            && !named
-                .iter()
-                .any(|it| it.trim().eq_ignore_ascii_case(name.as_str()))
+            && !named.any(|it| it.eq_ignore_ascii_case(name.as_str()))
     };
     let kept = headers.iter().filter(|(name, _)| is_replayed(name));
     let kept = kept.map(|(name, value)| (name.clone(), value.clone()));

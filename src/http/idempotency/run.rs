@@ -32,7 +32,7 @@ use tower_service::Service;
 
 use super::{
     begin::First,
-    keep::{Kept, keep},
+    keep::keep,
     policy::{Answered, Keep},
     read::read_response,
     record::{Answer, Outcome},
@@ -41,7 +41,7 @@ use crate::{
     http::gate::{self, BoxError, Rest, TaskTurns, run_to_end},
     lock::RequestGuards,
     rejection::{Reason, Rejection, grpc},
-    trace,
+    trace::{self, KeepResult},
 };
 
 const STORED: HeaderName = HeaderName::from_static("idempotency-stored");
@@ -198,18 +198,18 @@ impl First {
     }
 
     /// Ends the claim with a record of this outcome, or frees the key.
-    async fn end(&mut self, outcome: Option<Outcome>) -> Kept {
+    async fn end(&mut self, outcome: Option<Outcome>) -> KeepResult {
         let Some(outcome) = outcome else {
             drop(self.claimed.take());
-            return Kept::Yes;
+            return KeepResult::Kept;
         };
         self.store(outcome.encode(self.fingerprint)).await
     }
 
-    async fn store(&mut self, record: Bytes) -> Kept {
+    async fn store(&mut self, record: Bytes) -> KeepResult {
         let (retain, within) = (self.settings.retain, self.settings.store_within);
         let kept = keep(self.claimed.take(), (&record, retain), within).await;
-        if kept == Kept::Yes {
+        if kept == KeepResult::Kept {
             trace::stored(self.keyed.scope.as_str(), record.len(), retain);
         }
         kept
@@ -220,17 +220,17 @@ impl First {
     fn give_out<B>(
         &self,
         mut response: Response<gate::Body<B>>,
-        kept: Kept,
+        kept: KeepResult,
     ) -> Response<gate::Body<B>> {
         let stored = match kept {
-            Kept::Yes => return response,
-            Kept::Superseded => {
+            KeepResult::Kept => return response,
+            KeepResult::Superseded => {
                 let detail = "the lock was lost, and another request with this Idempotency-Key has run since";
                 let rejection = Rejection::new(Reason::LeaseLost, detail);
                 return self.refuse(rejection).map(gate::Body::whole);
             }
-            Kept::No => "false",
-            Kept::Unknown => "unknown",
+            KeepResult::Refused => "false",
+            KeepResult::Unknown => "unknown",
         };
         let stored = HeaderValue::from_static(stored);
         response.headers_mut().insert(STORED, stored);

@@ -76,13 +76,11 @@ impl Settings {
 
     /// How long a claim is held.
     pub(super) fn holding(&self) -> Holding {
-        match self.at_most_once {
-            true => Holding {
-                lease: Some(self.retain),
-                ..self.holding
-            },
-            false => self.holding,
+        let mut holding = self.holding;
+        if self.at_most_once {
+            holding.lease = Some(self.retain);
         }
+        holding
     }
 
     /// The fingerprint of a claim's lease.

@@ -98,10 +98,10 @@ impl Joined {
 
     /// All data as one piece.
     pub(crate) fn into_bytes(self) -> Bytes {
-        match self.all.is_empty() {
-            true => self.first,
-            false => self.all.freeze(),
+        if self.all.is_empty() {
+            return self.first;
         }
+        self.all.freeze()
     }
 }
 
