@@ -114,6 +114,56 @@
 //! | `40001` | under REPEATABLE READ and SERIALIZABLE: try the transaction again |
 //! | `40P01` | two transactions of one claim wanted to keep an answer: the other one has |
 //!
+//! ## Other drivers
+//!
+//! Each call is a statement with plain values. With sqlx 0.8:
+//!
+//! ```
+//! # #[cfg(feature = "postgres")]
+//! # mod with_sqlx {
+//! use sqlx::{PgConnection, query};
+//! use tower_distributed_lock::store::{Fence, KeepAnswer};
+//!
+//! async fn fence(call: &Fence, transaction: &mut PgConnection) -> sqlx::Result<()> {
+//!     let sql = call.sql();
+//!     let call = query(&sql).bind(call.key()).bind(call.owner()).bind(call.token());
+//!     call.execute(transaction).await?;
+//!     Ok(())
+//! }
+//!
+//! async fn keep(call: &KeepAnswer, transaction: &mut PgConnection) -> sqlx::Result<()> {
+//!     let (sql, claim) = (call.sql(), call.fence());
+//!     let call = query(&sql)
+//!         .bind(claim.key())
+//!         .bind(claim.owner())
+//!         .bind(claim.token())
+//!         .bind(call.content())
+//!         .bind(call.retain_ms());
+//!     call.execute(transaction).await?;
+//!     Ok(())
+//! }
+//! # }
+//! ```
+//!
+//! The transaction is `&mut *tx`. Behind a pooler, connect with `statement_cache_capacity(0)`;
+//! `examples/payments` is a whole service. No test compiles the two below. With sqlx 0.9, which needs
+//! a later Rust than this crate, and takes a text that is not `'static` only if it is marked:
+//!
+//! ```text
+//! query(AssertSqlSafe(call.sql())).bind(call.key()).bind(call.owner()).bind(call.token())
+//! ```
+//!
+//! With diesel-async:
+//!
+//! ```text
+//! diesel::sql_query(call.sql())
+//!     .bind::<Text, _>(call.key())
+//!     .bind::<Text, _>(call.owner())
+//!     .bind::<BigInt, _>(call.token())
+//!     .execute(&mut connection)
+//!     .await?;
+//! ```
+//!
 //! # Operating
 //!
 //! - **The disk.** A grant, a renewal and a record wait for the disk, as `synchronous_commit` says. A

@@ -7,6 +7,7 @@
 
 mod load;
 mod memory;
+mod postgres;
 mod redis;
 
 use test_support as support;

@@ -8,7 +8,7 @@
 //! | `TDL_PAYMENTS` | 100 | how many payments are made at least; every fault happens once at least |
 //! | `TDL_PAYMENTS_SEED` | from the clock | determines the faults and their order |
 //!
-//! The long run: `TDL_PAYMENTS=2000 cargo test --all-features --test postgres exactly_once -- --nocapture`.
+//! `tests/long` makes 2,000 payments.
 
 use std::{
     collections::{BTreeMap, HashMap},

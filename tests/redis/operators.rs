@@ -45,7 +45,7 @@ async fn the_label_of_the_holder_is_in_the_error_of_a_waiting_request() {
     let other = Locks::builder(labelled("web-4").connect().await.unwrap());
     let (holder, other) = (holder.build().unwrap(), other.build().unwrap());
     let guard = holder.lock("k").await.unwrap();
-    let error = other.lock("k").within(Duration::from_millis(50)).await;
+    let error = other.lock("k").within(Duration::from_secs(1)).await;
     let error = error.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Held);
     assert!(error.to_string().contains("web-3"), "{error}");

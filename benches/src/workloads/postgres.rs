@@ -186,7 +186,6 @@ fn heap(bench: &Bench, url: &str) -> Bar {
 /// Flushes of the log for an idempotent request whose handler keeps its answer, less the one of its own transaction.
 fn durable_commits(bench: &Bench, url: &str) -> Bar {
     const REQUESTS: usize = 200;
-    const FLUSHES: &str = "SELECT wal_sync FROM pg_stat_wal";
     let commits = bench.runtime.block_on(async {
         let table =
             "CREATE TABLE IF NOT EXISTS payments (number bigint GENERATED ALWAYS AS IDENTITY)";
@@ -202,7 +201,13 @@ fn durable_commits(bench: &Bench, url: &str) -> Bar {
             let handler = post(pay).route_layer(idempotency.required());
             Router::new().route("/", handler).with_state(url.to_owned())
         };
-        let before = settled(bench, FLUSHES).await;
+        let version = "SELECT current_setting('server_version_num')::bigint";
+        let flushes = if bench.postgres().number(version).await < 180_000.0 {
+            "SELECT wal_sync FROM pg_stat_wal"
+        } else {
+            "SELECT sum(fsyncs)::bigint FROM pg_stat_io WHERE object = 'wal'"
+        };
+        let before = settled(bench, flushes).await;
         let locks = locks(url).await;
         for request in 0..REQUESTS {
             let request = axum::http::Request::post("/")
@@ -218,7 +223,7 @@ fn durable_commits(bench: &Bench, url: &str) -> Bar {
         }
         locks.close(Duration::from_secs(5)).await;
         drop(locks);
-        settled(bench, FLUSHES).await - before
+        settled(bench, flushes).await - before
     });
     let what = "PostgreSQL: durable commits of an idempotent request with `keep`, beside the handler's own";
     bars::exact(what, Limit::AtMost(1.1), commits / REQUESTS as f64 - 1.0)

@@ -505,6 +505,10 @@ impl<E: Engine> EngineStore<E> {
                 }
             }
             self.pause(stale, deadline).await?;
+            if stale > 1 {
+                // In a pause, others write: what was known before is stale.
+                (value, is_fresh, is_open) = (self.read(key, deadline).await?, true, false);
+            }
         }
     }
 

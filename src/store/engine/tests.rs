@@ -114,12 +114,16 @@ impl Engine for InMemory {
 const LEASE: Duration = Duration::from_secs(60);
 
 fn store(engine: &InMemory) -> Arc<EngineStore<InMemory>> {
+    store_on(engine.clone())
+}
+
+fn store_on<E: Engine>(engine: E) -> Arc<EngineStore<E>> {
     let settings = Settings {
         limit: Duration::from_secs(10),
         is_fenced: false,
         label: None,
     };
-    EngineStore::new(engine.clone(), Home::default(), settings)
+    EngineStore::new(engine, Home::default(), settings)
 }
 
 fn owner() -> Owner {
@@ -152,12 +156,12 @@ const WAIT: Queueing = Queueing::Wait {
     head_start: Duration::from_secs(1),
 };
 
-async fn ask(store: &Arc<EngineStore<InMemory>>, owner: Owner, queueing: Queueing) -> Acquired {
+async fn ask(store: &Arc<EngineStore<impl Engine>>, owner: Owner, queueing: Queueing) -> Acquired {
     let asked = store.clone().acquire(attempt(owner, queueing)).await;
     asked.into_result().unwrap()
 }
 
-async fn free(store: &Arc<EngineStore<InMemory>>, owner: Owner, in_doubt: bool) -> Released {
+async fn free(store: &Arc<EngineStore<impl Engine>>, owner: Owner, in_doubt: bool) -> Released {
     let (answer, outcome) = Answer::channel();
     let release = Release {
         key: key(),
@@ -364,4 +368,62 @@ async fn a_release_after_a_kept_record_need_not_be_durable() {
         let writes = engine.0.durable_writes.load(Ordering::Relaxed);
         assert_eq!(writes, durable, "with the grant");
     }
+}
+
+/// An engine at a distance, which counts the swaps of one process that do not only read.
+#[derive(Debug)]
+struct Counted(InMemory, AtomicUsize);
+
+impl Engine for Counted {
+    async fn swap(&self, swap: Swap, deadline: Instant) -> Outcome<Swapped> {
+        let writes = usize::from(swap.tag.is_some());
+        self.1.fetch_add(writes, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(2).mul_f64(0.5 + random())).await;
+        self.0.swap(swap, deadline).await
+    }
+
+    /// The attempts of this test are not told.
+    fn sends_hints(&self) -> bool {
+        false
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_64_processes_lock_one_key_a_change_needs_few_swaps() {
+    let engine = InMemory::default();
+    let processes = (0..64).map(async |_| {
+        let (store, a) = (
+            store_on(Counted(engine.clone(), AtomicUsize::new(0))),
+            owner(),
+        );
+        let mut swaps = Vec::new();
+        let mut count = || swaps.push(store.engine.1.swap(0, Ordering::Relaxed));
+        for _ in 0..10 {
+            loop {
+                let asked = ask(&store, a, WAIT).await;
+                count();
+                match asked {
+                    Acquired::Held(held) => tokio::time::sleep(held.remaining).await,
+                    Acquired::Granted(_) | Acquired::Recorded(_) => break,
+                }
+            }
+            free(&store, a, false).await;
+            count();
+        }
+        swaps
+    });
+    let mut swaps = join_all(processes).await.concat();
+    swaps.retain(|swaps| *swaps > 0);
+    swaps.sort_unstable();
+    let (median, p99) = (swaps[swaps.len() / 2], swaps[swaps.len() * 99 / 100]);
+    println!(
+        "median {median}, p99 {p99}, most {:?} of {} calls",
+        swaps.last(),
+        swaps.len()
+    );
+    assert!(
+        median <= 2 && p99 <= 8,
+        "median {median}, p99 {p99} of {} calls",
+        swaps.len()
+    );
 }

@@ -44,7 +44,7 @@ use crate::{Error, LockKey, time::Instant};
 /// The tables and functions, as a user may run them.
 const SCHEMA: &str = include_str!("schema.sql");
 
-/// A [`Store`] in PostgreSQL 14 or later. Tested with PostgreSQL 15.
+/// A [`Store`] in PostgreSQL 14 or later. Tested with PostgreSQL 15 and 18.
 ///
 /// Locks and idempotency in the database that a service already has, and a [fence](Fence) that its
 /// transactions enforce.

@@ -41,8 +41,6 @@ pub(super) struct Listener {
     pub(super) hints: UnboundedSender<Hint>,
 }
 
-/// A random duration from half the pause to the whole pause, so that the instances of a fleet do
-/// not subscribe at the same moment.
 impl Listener {
     /// Listens until the receiver of the hints is dropped. Subscribes again after every
     /// interruption, and when hints arrive at another server than before.

@@ -33,9 +33,15 @@ fn answers_are_equal(
         (request.is_acknowledged() && answer.stored.is_none()).then_some((request, answer))
     });
     let stored: Vec<(&&Request, &Answer)> = stored.collect();
+    // The run that has made an answer had begun with the first of the requests that got it.
+    let began = |body: &str| {
+        let mut made = stored.iter().filter(|(_, answer)| answer.body == body);
+        made.next().map_or(u64::MAX, |(request, _)| request.at)
+    };
     for (at, (request, answer)) in stored.iter().enumerate() {
         for (earlier, expected) in &stored[..at] {
-            let (from, until) = (earlier.at, earlier.until.max(request.until));
+            let from = began(&expected.body).min(began(&answer.body));
+            let until = earlier.until.max(request.until);
             if answer.body != expected.body && !has_forgotten(facts, from, until) {
                 violations.push(Violation {
                     class: Class::AnswersDiffer,

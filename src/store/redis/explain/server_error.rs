@@ -18,97 +18,67 @@ use crate::{Error, ErrorKind};
 
 const NO_PERMISSION: &str = "the ACL of the Redis user denies a command or a name: grant those that the docs of `RedisStore` list";
 
-/// The code at the start of a server's error, and what it means for a key that is in use for
-/// something else.
-const FOREIGN: [(&str, &str); 4] = [
-    (
-        "WRONGTYPE",
-        "Redis holds a value of another type where the lock, its queue or its token counter would be: \
-         another program uses these names, choose another prefix",
-    ),
-    (
-        "TDLFOREIGN",
-        "Redis holds a value that this crate did not write where the lock or its token counter would be: \
-         another program uses these names, choose another prefix",
-    ),
-    ("TDLLOCKS", "the key is locked: use another key for permits"),
-    (
-        "TDLPERMITS",
-        "permits of this key are held: use another key for locks",
-    ),
-];
+/// The codes at the start of a server's error, and the kind and the message of ours.
+macro_rules! codes {
+    ($($code:literal $kind:ident: $message:expr;)*) => {
+        const CODES: &[(&str, ErrorKind, &str)] = &[$(($code, ErrorKind::$kind, $message)),*];
+    };
+}
 
-/// The codes that a later call may not meet.
-const UNREACHABLE: [(&str, &str); 16] = [
-    (
-        "OOM",
-        "Redis is full (used memory above `maxmemory`) and takes no new locks: give it more memory",
-    ),
-    (
-        "READONLY",
-        "this Redis is a read-only replica: locks need the primary",
-    ),
-    (
-        "LOADING",
-        "Redis is still loading its data: try again when it is done",
-    ),
-    ("NOPERM", NO_PERMISSION),
-    ("WRONGPASS", super::WRONG_PASSWORD),
-    (
-        "NOAUTH",
-        "Redis wants a password: the URL has none, and no provider of credentials is set",
-    ),
-    (
-        "BUSY",
-        "Redis is busy with a script that has run for too long: end it with SCRIPT KILL",
-    ),
-    (
-        "MISCONF",
-        "Redis cannot save to disk and so takes no writes: look at its log",
-    ),
-    (
-        "NOREPLICAS",
-        "Redis has fewer replicas than `min-replicas-to-write` and so takes no writes: are the replicas running?",
-    ),
-    (
-        "MASTERDOWN",
-        "this Redis is a replica without its primary: locks need the primary",
-    ),
-    (
-        "MOVED",
-        "this Redis is a node of a Cluster, and another node has the key: use `RedisStore::cluster`",
-    ),
-    (
-        "ERR This instance has cluster support disabled",
-        "this Redis is not a node of a Cluster: use `RedisStore::builder`",
-    ),
-    ("TRYAGAIN", super::SLOT_IS_MOVING),
-    ("CLUSTERDOWN", super::CLUSTER_IS_DOWN),
-    (
-        "NOSCRIPT",
-        "Redis lost a script right after the script was loaded: does a program run SCRIPT FLUSH?",
-    ),
-    (
-        "ERR max number of clients reached",
-        "Redis accepts no more connections: raise `maxclients`",
-    ),
-];
+codes! {
+    "WRONGTYPE" Foreign:
+        "Redis holds a value of another type where the lock, its queue or its token counter \
+         would be: another program uses these names, choose another prefix";
+    "TDLFOREIGN" Foreign:
+        "Redis holds a value that this crate did not write where the lock or its token counter \
+         would be: another program uses these names, choose another prefix";
+    "TDLLOCKS" Foreign:
+        "the key is locked: use another key for permits";
+    "TDLPERMITS" Foreign:
+        "permits of this key are held: use another key for locks";
+    "OOM" Unreachable:
+        "Redis is full (used memory above `maxmemory`) and takes no new locks: give it more memory";
+    "READONLY" Unreachable:
+        "this Redis is a read-only replica: locks need the primary";
+    "LOADING" Unreachable:
+        "Redis is still loading its data: try again when it is done";
+    "NOPERM" Unreachable:
+        NO_PERMISSION;
+    "WRONGPASS" Unreachable:
+        super::WRONG_PASSWORD;
+    "NOAUTH" Unreachable:
+        "Redis wants a password: the URL has none, and no provider of credentials is set";
+    "BUSY" Unreachable:
+        "Redis is busy with a script that has run for too long: end it with SCRIPT KILL";
+    "MISCONF" Unreachable:
+        "Redis cannot save to disk and so takes no writes: look at its log";
+    "NOREPLICAS" Unreachable:
+        "Redis has fewer replicas than `min-replicas-to-write` and so takes no writes: are the \
+         replicas running?";
+    "MASTERDOWN" Unreachable:
+        "this Redis is a replica without its primary: locks need the primary";
+    "MOVED" Unreachable:
+        "this Redis is a node of a Cluster, and another node has the key: use \
+         `RedisStore::cluster`";
+    "ERR This instance has cluster support disabled" Unreachable:
+        "this Redis is not a node of a Cluster: use `RedisStore::builder`";
+    "TRYAGAIN" Unreachable:
+        super::SLOT_IS_MOVING;
+    "CLUSTERDOWN" Unreachable:
+        super::CLUSTER_IS_DOWN;
+    "NOSCRIPT" Unreachable:
+        "Redis lost a script right after the script was loaded: does a program run SCRIPT FLUSH?";
+    "ERR max number of clients reached" Unreachable:
+        "Redis accepts no more connections: raise `maxclients`";
+    "ERR Protocol error" InvalidConfig:
+        super::RECORD_TOO_LARGE;
+}
 
 /// The error for a command that the server refused.
 pub(crate) fn refused(error: RedisError) -> Error {
     let said = code_and_detail(&error);
-    let meaning = |table: &[(&str, &'static str)]| {
-        let found = table.iter().find(|(code, _)| has_code(&said, code));
-        found.map(|(_, message)| *message)
-    };
-    if let Some(message) = meaning(&FOREIGN) {
-        return Error::with_source(ErrorKind::Foreign, message, error);
-    }
-    if let Some(message) = meaning(&UNREACHABLE) {
-        return Error::with_source(ErrorKind::Unreachable, message, error);
-    }
-    if has_code(&said, "ERR Protocol error") {
-        return Error::with_source(ErrorKind::InvalidConfig, super::RECORD_TOO_LARGE, error);
+    if let Some((_, kind, message)) = CODES.iter().find(|(code, ..)| has_code(&said, code)) {
+        return Error::with_source(*kind, *message, error);
     }
     if said.contains("user executing the script can't") || said.contains("ACL failure") {
         // No source, because newer servers quote the key here.

@@ -2,10 +2,7 @@
 
 use redis::{ServerErrorKind, Value};
 use smallvec::SmallVec;
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::Instant,
-};
+use tokio::{sync::oneshot, time::Instant};
 
 use super::super::{
     connection::Peer,
@@ -45,8 +42,6 @@ pub(super) struct Entry {
 #[derive(Debug)]
 pub(super) enum Receiver {
     One(oneshot::Sender<Outcome<Value>>),
-    /// A channel for the outcomes of several calls, each with its index.
-    Batch(usize, mpsc::UnboundedSender<(usize, Outcome<Value>)>),
     /// The answer to a release, which is given when the mutex of the lane is free.
     Release(Answer),
 }
@@ -90,7 +85,6 @@ impl Entry {
         };
         match receiver {
             Receiver::One(to) => drop(to.send(outcome)),
-            Receiver::Batch(index, to) => drop(to.send((index, outcome))),
             Receiver::Release(answer) => told.0.push((answer, released(outcome))),
         }
     }

@@ -1,7 +1,7 @@
 //! Messages: one command or several that are sent together.
 //!
 //! ```text
-//! Message::push × n ──> Message::send ──> the connection's buffer
+//! Message: n commands ──> Flight::send ──> the connection's buffer
 //!                             └──> Flight { calls: n, reply_future } ──> Replies, in the order of the commands
 //! ```
 
@@ -18,8 +18,7 @@ use tokio_util::sync::ReusableBoxFuture;
 use super::super::{connection::Connection, operations::Joint};
 
 /// Commands that are sent together: one, most of the time.
-#[derive(Default)]
-pub(super) struct Message(SmallVec<[Cmd; 1]>);
+pub(super) type Message = SmallVec<[Cmd; 1]>;
 
 /// The joint scripts of a message, in their order.
 pub(super) type Joints = SmallVec<[Joint; 4]>;
@@ -48,23 +47,32 @@ pub(super) struct Replies {
     pub(super) spare: Option<Cmd>,
 }
 
-impl Message {
-    /// Appends a command.
-    pub(super) fn push(&mut self, command: Cmd) {
-        self.0.push(command);
+/// Boxes the future, in a spare box if there is one.
+fn boxed(
+    spare: Option<ReplyFuture>,
+    future: impl Future<Output = RedisResult<Replies>> + Send + 'static,
+) -> ReplyFuture {
+    match spare {
+        Some(mut spare) => {
+            spare.set(future);
+            spare
+        }
+        None => ReplyFuture::new(future),
     }
+}
 
+impl Flight {
     /// Sends the commands of `calls` calls. When the method returns, the commands are in the
     /// connection's buffer, if the buffer has room. The replies wake `waker`.
     pub(super) fn send(
-        self,
+        mut commands: Message,
         calls: usize,
         joints: Joints,
         connection: &Connection,
         spare: Option<ReplyFuture>,
         waker: &Waker,
-    ) -> Flight {
-        let (mut connection, mut commands) = (connection.multiplexed.clone(), self.0);
+    ) -> Self {
+        let mut connection = connection.multiplexed.clone();
         // A single command needs no pipeline, and its buffers are used again.
         let only = if commands.len() == 1 {
             commands.pop()
@@ -92,7 +100,7 @@ impl Message {
                 })
             }),
         };
-        let mut flight = Flight {
+        let mut flight = Self {
             sent: Instant::now(),
             calls,
             joints,
@@ -108,23 +116,7 @@ impl Message {
         }
         flight
     }
-}
 
-/// Boxes the future, in a spare box if there is one.
-fn boxed(
-    spare: Option<ReplyFuture>,
-    future: impl Future<Output = RedisResult<Replies>> + Send + 'static,
-) -> ReplyFuture {
-    match spare {
-        Some(mut spare) => {
-            spare.set(future);
-            spare
-        }
-        None => ReplyFuture::new(future),
-    }
-}
-
-impl Flight {
     /// Polls for the replies, which are returned once.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<RedisResult<Replies>> {
         if let Some(replies) = self.replies.take() {

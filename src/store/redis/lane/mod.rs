@@ -9,10 +9,10 @@
 //!                  └─ NOSCRIPT; READONLY, where another server is the primary: sent again
 //! ```
 //!
-//! 1. A call is started by [`Lane::call`], [`Lane::call_all`] or [`Lane::release`]. When the method
-//!    returns, the call has its place in the queue. On a working connection, the queue is then in
-//!    the connection's buffer as well, if it has as many calls as are in flight. Otherwise the
-//!    driver sends it soon, without waiting for a reply ([`Gathering`]).
+//! 1. A call is started by [`Lane::call`] or [`Lane::release`]. When the method returns, the call
+//!    has its place in the queue. On a working connection, the queue is then in the connection's
+//!    buffer as well, if it has as many calls as are in flight. Otherwise the driver sends it soon,
+//!    without waiting for a reply ([`Gathering`]).
 //! 2. The lane owns the futures of the replies. A caller only waits for the outcome, so a caller
 //!    that goes away takes nothing back.
 //! 3. Fewer messages are in flight than the connection's buffer holds. With a full buffer, the
@@ -59,11 +59,7 @@ use std::{
 
 use redis::Value;
 use smallvec::SmallVec;
-use tokio::{
-    runtime,
-    sync::{mpsc, oneshot},
-    time::Instant,
-};
+use tokio::{runtime, sync::oneshot, time::Instant};
 
 pub(super) use self::{
     connecting::BackOff,
@@ -186,7 +182,10 @@ impl Future for Pending {
 /// run now, and then sends the calls of all of them. So a call waits for running tasks only, never
 /// for a reply or a timer.
 ///
-/// Calls do not wait for each other while the server waits for calls: the queue is sent as soon as
+/// Renewals are always left to the driver: nobody waits for a renewal, and many are started
+/// together.
+///
+/// Other calls do not wait for each other while the server waits for calls: the queue is sent as soon as
 /// it has as many calls as are in flight. After 32 calls were answered together, the 32 calls that
 /// follow become messages of 2, 2, 4, 8 and 16. With one message of 32, the client and the server
 /// would work in turns, each of them idle for half of the time.
@@ -272,25 +271,11 @@ impl Lane {
 
     fn start(&self, entry: Entry) {
         let mut state = self.0.lock();
+        let sends_now = state.sends_now(&entry.call);
         state.queue.push(entry);
-        if state.sends_now() {
+        if sends_now {
             self.0.send(&mut state);
         }
-        self.0.drive(state);
-    }
-
-    /// Starts calls, whose outcomes go to a channel, each with the index that came with the call.
-    pub(super) fn call_all(
-        &self,
-        calls: impl IntoIterator<Item = (usize, Call, Instant)>,
-        to: &mpsc::UnboundedSender<(usize, Outcome<Value>)>,
-    ) {
-        let mut state = self.0.lock();
-        for (index, call, deadline) in calls {
-            let receiver = Receiver::Batch(index, to.clone());
-            state.queue.push(Entry::new(call, deadline, receiver));
-        }
-        self.0.send(&mut state);
         self.0.drive(state);
     }
 
@@ -388,9 +373,9 @@ impl Inner {
             let (mut message, mut joints) = (Message::default(), Joints::new());
             if calls > 1 {
                 for joint in kinds {
-                    let all = queue.sent_from(first);
-                    let joined = || all.filter(|entry| entry.joint == Some(joint));
-                    let joined: SmallVec<[&Entry; 32]> = joined().collect();
+                    let joined = queue.sent_from(first);
+                    let joined = joined.filter(|entry| entry.joint == Some(joint));
+                    let joined: SmallVec<[&Entry; 32]> = joined.collect();
                     let [one, others @ ..] = &joined[..] else {
                         continue;
                     };
@@ -422,7 +407,9 @@ impl Inner {
                 message.push(command);
             }
             let spare = spare.reply_future();
-            flights.push_back(message.send(calls, joints, connection, spare, waker));
+            flights.push_back(Flight::send(
+                message, calls, joints, connection, spare, waker,
+            ));
         }
     }
 
@@ -481,11 +468,12 @@ impl State {
         self.trouble = Some(error);
     }
 
-    /// Whether the calls in the queue are sent now. If not, the driver sends them, and is woken for
-    /// that.
-    fn sends_now(&mut self) -> bool {
-        let (waiting, in_flight) = (self.queue.unsent(), self.queue.in_flight());
-        if self.gathering.is_enough(waiting, in_flight) || self.driver.is_none() {
+    /// Whether the calls in the queue are sent together with this one. If not, the driver sends
+    /// them, and is woken for that.
+    fn sends_now(&mut self, call: &Call) -> bool {
+        let (waiting, in_flight) = (self.queue.unsent() + 1, self.queue.in_flight());
+        let is_enough = !call.is_renewal() && self.gathering.is_enough(waiting, in_flight);
+        if is_enough || self.driver.is_none() {
             return true;
         }
         if self.gathering == Gathering::No {

@@ -23,19 +23,22 @@
 -- The number of calls at keys in use that the script may still make (see joint.lua).
 local contended = 4
 
+-- The answer to a duplicate of an idempotent request, the only kind of request with a fingerprint, if there is a record. Without a queue
+-- there is nothing else to do.
+local function recorded(stored)
+  local content = type(stored) == 'string' and string.match(stored, '^record:[%x-]+:%d+ ()')
+  return content and {'record', string.sub(stored, content)}
+end
+
 local function acquire(KEYS, ARGV)
   local call, lock, value = redis.call, KEYS[1], ARGV[1]
   local count, is_contended, is_wanted = 1, nil, nil
 
   local in_use = call('EXISTS', lock, KEYS[2])
   if in_use ~= 0 then
-    -- The answer to a duplicate of an idempotent request, the only kind of request with a fingerprint. Without a queue there is nothing else to do.
-    if in_use == 1 and string.find(value, ' ', 1, true) then
-      local stored = redis.pcall('GET', lock)
-      local content = type(stored) == 'string' and string.match(stored, '^record:[%x-]+:%d+ ()')
-      if content then
-        return {'record', string.sub(stored, content)}
-      end
+    local record = in_use == 1 and string.find(value, ' ', 1, true) and recorded(redis.pcall('GET', lock))
+    if record then
+      return record
     end
     contended = contended - 1
     if contended < 0 then
@@ -73,13 +76,18 @@ end
 local lease, given, queueing, answers = ARGV[1], ARGV[2], ARGV[3], {}
 --@include floor.lua
 floor = floor + 0
+-- Without queues, a key that is not in use is free, and the answer to a duplicate of an idempotent request is the record.
 local are_free = redis.call('EXISTS', unpack(KEYS, 1, 2 * calls)) == 0
+local has_queues = not are_free and redis.call('EXISTS', unpack(KEYS, calls + 1, 2 * calls)) ~= 0
+local stored = not (are_free or has_queues) and redis.call('MGET', unpack(KEYS, 1, calls))
 for i = 1, calls do
   local lock, fence, value = KEYS[i], KEYS[2 * calls + i], ARGV[3 + i]
-  if are_free then
+  if are_free or stored and not stored[i] and redis.call('EXISTS', lock) == 0 then
     local last = redis.pcall('INCR', fence)
     local is_token = type(last) == 'number' and last > floor and last < 9007199254740992
     answers[i] = is_token and redis.pcall('PSETEX', lock, lease, value).ok and last
+  elseif stored and string.find(value, ' ', 1, true) then
+    answers[i] = recorded(stored[i])
   end
   answers[i] = answers[i] or alone(acquire, {lock, KEYS[calls + i], fence}, {value, lease, given, queueing})
 end

@@ -119,7 +119,7 @@ impl Writer<'_> {
 
     pub(super) fn inspect(&mut self, page: &Inspect) {
         self.script(&INSPECT, &page.key, &[Name::Lock, Name::Queue, Name::Fence]);
-        for part in page.last_holder.iter().chain(&page.last_attempt) {
+        for part in &page.after {
             self.command.write_arg(part);
         }
     }
@@ -158,18 +158,15 @@ fn token(reply: Value, floor: Floor<'_>) -> Result<u64, Error> {
 #[derive(Debug, Clone)]
 pub(in super::super) struct Inspect {
     pub(super) key: LockKey,
-    /// The last holder of the page before, and its score. Both are empty for the first page.
-    last_holder: [Bytes; 2],
-    /// The last attempt of the page before, in the same way.
-    last_attempt: [Bytes; 2],
+    /// Where the page before ended, as the server says it. Empty for the first page.
+    after: Vec<Bytes>,
 }
 
 impl Inspect {
     fn first(key: LockKey) -> Self {
         Self {
             key,
-            last_holder: Default::default(),
-            last_attempt: Default::default(),
+            after: Vec::new(),
         }
     }
 
@@ -177,7 +174,7 @@ impl Inspect {
     /// one.
     fn add(&mut self, reply: Value, seen: &mut Inspection) -> Result<bool, Error> {
         let parts = match reply {
-            Value::Array(parts) => <[Value; 6]>::try_from(parts).ok(),
+            Value::Array(parts) => <[Value; 7]>::try_from(parts).ok(),
             _ => None,
         };
         let Some(
@@ -188,21 +185,18 @@ impl Inspect {
                 Value::Array(holders),
                 Value::Array(queue),
                 fence,
+                next,
             ],
         ) = parts
         else {
             return Err(explain::unexpected_reply());
         };
-        let is_first = self.last_holder[0].is_empty() && self.last_attempt[0].is_empty();
-        if is_first && let Value::BulkString(stored) = stored {
+        if let Value::BulkString(stored) = stored {
             read_stored(&stored, remaining(ttl), seen)?;
         }
         let named = |name: &Value| value::read_name(text(name)?);
         let left = |until: &Value| Some(text(until)?.parse::<i64>().ok()? - now);
-        // The lock may have got another kind of holder since the first page, on which there was
-        // none.
-        let goes_on = is_first || !self.last_holder[0].is_empty();
-        for holder in holders.chunks(2).filter(|_| goes_on) {
+        for holder in holders.chunks(2) {
             let (Some(Named { owner, mode, label }), Some(left)) =
                 (named(&holder[0]), holder.get(1).and_then(left))
             else {
@@ -219,8 +213,8 @@ impl Inspect {
                 });
             }
         }
-        for place in queue.chunks(3) {
-            let (Some(attempt), Some(left)) = (named(&place[0]), place.get(2).and_then(left))
+        for place in queue.chunks(2) {
+            let (Some(attempt), Some(left)) = (named(&place[0]), place.get(1).and_then(left))
             else {
                 return Err(explain::foreign());
             };
@@ -232,23 +226,16 @@ impl Inspect {
             let counter: u64 = counter.parse().map_err(|_| explain::foreign())?;
             seen.fence = seen.fence.max(counter);
         }
-        if let Some(last) = last_of(holders.chunks(2)).filter(|_| goes_on) {
-            self.last_holder = last;
-        }
-        if let Some(last) = last_of(queue.chunks(3)) {
-            self.last_attempt = last;
-        }
-        Ok(holders.len() == 2 * PAGE || queue.len() == 3 * PAGE)
+        let Value::Array(next) = next else {
+            return Ok(false);
+        };
+        let bytes = |part| match part {
+            Value::BulkString(bytes) => Some(bytes.into()),
+            _ => None,
+        };
+        self.after = next.into_iter().filter_map(bytes).collect();
+        Ok(true)
     }
-}
-
-/// The last name of a page, and its score.
-fn last_of<'a>(page: impl Iterator<Item = &'a [Value]>) -> Option<[Bytes; 2]> {
-    let [name, score, ..] = page.last()? else {
-        return None;
-    };
-    let bytes = |part| Some(Bytes::copy_from_slice(text(part)?.as_bytes()));
-    Some([bytes(name)?, bytes(score)?])
 }
 
 /// Adds the lock of a key that is held exclusively, or has a record.

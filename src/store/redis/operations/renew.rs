@@ -8,18 +8,17 @@
 
 use std::sync::Arc;
 
-use futures_util::{StreamExt, stream};
+use futures_util::stream::FuturesUnordered;
 use redis::Value;
-use tokio::{sync::mpsc, time::Instant};
+use tokio::time::Instant;
 
 use super::{
     super::{
         Shared, explain,
         floors::Floor,
-        lane::Lane,
-        names::{Name, bucket},
+        names::Name,
         script::{RENEW, RENEW_ALONE, RENEW_SHARED},
-        topology::{Topology, is_redirect},
+        topology::Topology,
     },
     Call, Operation, Writer,
     reply::{read, tokens},
@@ -30,82 +29,38 @@ use crate::{
     store::{Mode, Outcome, Renew, RenewAnswers, Renewed},
 };
 
-/// A renewal under way.
-struct Asked {
-    request: Renew,
-    deadline: Instant,
-}
-
 impl Shared {
-    /// Renews leases. The renewals of one lane are sent together, and each is answered when its
-    /// reply comes.
+    /// Renews leases. Each renewal is answered when its reply comes.
     pub(in super::super) fn renew(self: &Arc<Self>, requests: Vec<Renew>) -> RenewAnswers {
-        let (sender, mut receiver) = mpsc::unbounded_channel();
-        let deadline = self.deadline();
-        let asked = requests.into_iter();
-        let mut asked: Vec<_> = asked.map(|request| Asked { request, deadline }).collect();
-        let mut groups: Vec<(Arc<Lane>, Vec<usize>)> = Vec::new();
-        for (index, Asked { request, .. }) in asked.iter().enumerate() {
-            let Some(lane) = self.topology.lane_of(bucket(&request.key)) else {
-                let _ = sender.send((index, Outcome::Refused(explain::no_owner())));
-                continue;
-            };
-            match groups.iter_mut().find(|(it, _)| Arc::ptr_eq(it, &lane)) {
-                Some((_, indices)) => indices.push(index),
-                None => groups.push((lane, vec![index])),
-            }
-        }
-        for (lane, indices) in groups {
+        let first_deadline = self.deadline();
+        let asked = (0..).zip(requests).map(|(behind, request)| {
             // The renewals are answered one after another, so each gets more time than the one
             // before.
-            let starts = (0..).zip(indices).map(|(behind, index)| {
-                let asked = &mut asked[index];
-                asked.deadline += self.timeout / 1000 * behind;
-                (index, renewal_of(&asked.request), asked.deadline)
-            });
-            lane.call_all(starts, &sender);
-        }
-        drop(sender);
-        let shared = self.clone();
-        let answers = stream::poll_fn(move |cx| receiver.poll_recv(cx));
-        let asked: Arc<[Asked]> = asked.into();
-        let all = asked.len();
-        let answers = answers.map(move |(index, outcome)| {
-            let (shared, asked) = (shared.clone(), asked.clone());
-            async move { (index, shared.renewed(&asked[index], outcome).await) }
+            let deadline = first_deadline + self.timeout / 1000 * behind;
+            let (shared, key) = (self.clone(), request.key.clone());
+            let call: Call = Operation::Renew(request).into();
+            let called = self.topology.call(call.clone(), deadline);
+            async move {
+                let mut outcome = called.await;
+                // The renewal was not sent, because the node of a Cluster has gone.
+                if let (Topology::Cluster(_), Outcome::Refused(_)) = (&*shared.topology, &outcome)
+                    && Instant::now() < deadline
+                {
+                    outcome = shared.topology.call(call, deadline).await;
+                }
+                let floor = shared.floors.of(&key);
+                let answer = match read(outcome, |reply| renewed(reply, floor)) {
+                    Outcome::Answered(renewed) => renewed,
+                    Outcome::Refused(error) | Outcome::Unknown(error) => {
+                        shared.topology.mark_stale();
+                        Renewed::Unknown(error)
+                    }
+                };
+                (behind as usize, answer)
+            }
         });
-        // Most answers are ready at once. A renewal that a node of a Cluster has redirected delays
-        // no other.
-        Box::pin(answers.buffer_unordered(all.max(1)))
+        Box::pin(asked.collect::<FuturesUnordered<_>>())
     }
-
-    /// Reads the outcome of a renewal. In a Cluster, a renewal that was redirected, or not sent, is
-    /// made again at the right node, until its deadline.
-    async fn renewed(&self, asked: &Asked, mut outcome: Outcome<Value>) -> Renewed {
-        let Asked { request, deadline } = asked;
-        if let Topology::Cluster(_) = *self.topology
-            && match &outcome {
-                Outcome::Answered(value) => is_redirect(value),
-                Outcome::Refused(_) => Instant::now() < *deadline,
-                Outcome::Unknown(_) => false,
-            }
-        {
-            self.topology.mark_stale();
-            outcome = self.topology.call(renewal_of(request), *deadline).await;
-        }
-        let floor = self.floors.of(&request.key);
-        match read(outcome, |reply| renewed(reply, floor)) {
-            Outcome::Answered(renewed) => renewed,
-            Outcome::Refused(error) | Outcome::Unknown(error) => {
-                self.topology.mark_stale();
-                Renewed::Unknown(error)
-            }
-        }
-    }
-}
-
-fn renewal_of(request: &Renew) -> Call {
-    Operation::Renew(request.clone()).into()
 }
 
 impl Writer<'_> {

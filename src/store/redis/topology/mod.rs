@@ -146,14 +146,6 @@ impl Topology {
         }
     }
 
-    /// The lane of a bucket. `None` only in a Cluster, while the slot map is stale.
-    pub(super) fn lane_of(&self, bucket: usize) -> Option<Arc<Lane>> {
-        match self {
-            Self::Primary { lanes, .. } => Some(lanes.of(bucket).clone()),
-            Self::Cluster(cluster) => cluster.lane_of(bucket),
-        }
-    }
-
     /// Makes a call at the server of its bucket. The call is started when the method returns;
     /// unless in a Cluster whose slot map is stale.
     ///

@@ -1,8 +1,15 @@
 //! The server of a lane: one server, the primary behind Sentinel, or a node of a Cluster.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use super::{Server, cluster::Node, sentinel::Sentinel, uptime::Uptime};
+use super::{Server, cluster::SlotMap, sentinel::Sentinel, uptime::Uptime};
 use crate::Error;
 
 /// The server of a lane, which may be another one after a fail-over.
@@ -22,7 +29,10 @@ enum Kind {
     /// One server, always under the same address.
     Single,
     Sentinel(Sentinel),
-    Node(Node),
+    Node {
+        slot_map: Arc<SlotMap>,
+        was_connected: AtomicBool,
+    },
 }
 
 impl Upstream {
@@ -43,8 +53,13 @@ impl Upstream {
         ))
     }
 
-    pub(super) fn node(server: Server, node: Node) -> Self {
-        Self::new(server.address.clone(), server, Kind::Node(node))
+    pub(super) fn node(server: Server, slot_map: Arc<SlotMap>) -> Self {
+        let was_connected = AtomicBool::new(false);
+        let node = Kind::Node {
+            slot_map,
+            was_connected,
+        };
+        Self::new(server.address.clone(), server, node)
     }
 
     fn new(name: Arc<str>, server: Server, kind: Kind) -> Self {
@@ -65,7 +80,7 @@ impl Upstream {
     /// single server that hangs.
     pub(crate) async fn find(&self, limit: Duration) -> Result<Server, Error> {
         match &self.kind {
-            Kind::Single | Kind::Node(_) => Ok(self.server.clone()),
+            Kind::Single | Kind::Node { .. } => Ok(self.server.clone()),
             Kind::Sentinel(sentinel) => sentinel.find_primary(&self.server, limit).await,
         }
     }
@@ -81,12 +96,23 @@ impl Upstream {
 
     /// Reports that a new connection works. `info` is the server's reply to INFO, unless the server
     /// denied INFO.
+    ///
+    /// A node of a Cluster that restarts without its data and keeps its slots has forgotten all
+    /// leases. If its `run_id` is not that of the connection before, or not known, the leases in
+    /// its slots are confirmed, as if the slots had moved.
     pub(crate) fn connected(&self, address: &Arc<str>, info: Option<&str>) {
         let is_same_run = self.uptime.read(info);
         match &self.kind {
             Kind::Single => {}
             Kind::Sentinel(sentinel) => sentinel.set_current(address),
-            Kind::Node(node) => node.connected(address, is_same_run),
+            Kind::Node {
+                slot_map,
+                was_connected,
+            } => {
+                if was_connected.swap(true, Ordering::AcqRel) && !is_same_run {
+                    slot_map.restarted(address);
+                }
+            }
         }
     }
 
@@ -100,7 +126,7 @@ impl Upstream {
     /// Resolves when hints do not arrive at this server any more.
     pub(super) async fn left(&self, address: &Arc<str>) {
         match &self.kind {
-            Kind::Single | Kind::Node(_) => pending().await,
+            Kind::Single | Kind::Node { .. } => pending().await,
             Kind::Sentinel(sentinel) => sentinel.left(address).await,
         }
     }
@@ -108,7 +134,7 @@ impl Upstream {
     /// Whether calls may still be sent to this server. A lane asks before every sending.
     pub(crate) fn is_current(&self, address: &Arc<str>) -> bool {
         match &self.kind {
-            Kind::Single | Kind::Node(_) => true,
+            Kind::Single | Kind::Node { .. } => true,
             Kind::Sentinel(sentinel) => sentinel.is_current(address),
         }
     }
@@ -124,12 +150,12 @@ impl Upstream {
     /// handshake shows whether the server has restarted. Elsewhere, the subscription shows
     /// that.
     pub(crate) fn stays_connected(&self) -> bool {
-        matches!(self.kind, Kind::Node(_))
+        matches!(self.kind, Kind::Node { .. })
     }
 
     /// Whether the keys are spread over slots, so that no script has keys of two buckets.
     pub(crate) fn has_slots(&self) -> bool {
-        matches!(self.kind, Kind::Node(_))
+        matches!(self.kind, Kind::Node { .. })
     }
 
     /// Whether tokens follow the server's clock: necessary where a server can answer without the

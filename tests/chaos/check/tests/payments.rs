@@ -38,6 +38,26 @@ fn a_request_that_waited_while_the_store_forgot_may_have_another_answer_than_a_l
     assert_good(made);
 }
 
+/// The store forgets during a run, a duplicate that comes after that gets the answer of that run, and
+/// the record of a second run stays.
+#[test]
+fn the_answer_of_a_run_that_the_store_has_forgotten_may_differ_for_a_duplicate_that_came_later() {
+    let made = |forgot_at| {
+        let mut made = good();
+        let mut run = payment("forked", 3 * SECOND, "one");
+        run.until = 4 * SECOND;
+        let duplicate = payment("forked", 3 * SECOND + SECOND / 2, "one");
+        let later = payment("forked", 5 * SECOND, "two");
+        made.requests.extend([run, duplicate, later]);
+        let fault = fault(Kind::ForgetEverything, forgot_at, forgot_at + 1000);
+        made.others.push(fault);
+        made
+    };
+    assert_good(made(3 * SECOND + SECOND / 4));
+    // Before the run, it explains nothing.
+    assert_found(made(2 * SECOND), Class::AnswersDiffer);
+}
+
 #[test]
 fn a_node_of_a_quorum_that_dies_explains_no_differing_answers_but_two_nodes_do() {
     let mut made = good();

@@ -15,7 +15,7 @@
 //!    every MOVED.
 //! 5. A node that restarts may have lost its data. The lanes to a node stay connected, so that a
 //!    restart is noticed at once, and then the leases in the node's slots are confirmed, or
-//!    reported as lost (`node`).
+//!    reported as lost ([`Upstream::connected`]).
 //! 6. A node without slots is forgotten. A call on its way to such a node keeps the lane alive
 //!    until the call ends.
 //!
@@ -31,7 +31,6 @@
 //! | TRYAGAIN | the slot is moving, and the keys of the call are on both nodes | is made again with one key, then after a pause |
 //! | CLUSTERDOWN | a fail-over is under way | is made again after a pause, with a new slot map |
 
-mod node;
 mod redirect;
 mod slot_map;
 mod slots;
@@ -47,11 +46,8 @@ use std::{
 use redis::Value;
 use tokio::time::{Instant, sleep};
 
-pub(crate) use self::{node::Node, redirect::is_redirect};
-use self::{
-    redirect::Redirect,
-    slot_map::{PAUSE, SlotMap},
-};
+use self::{redirect::Redirect, slot_map::PAUSE};
+pub(crate) use self::{redirect::is_redirect, slot_map::SlotMap};
 use super::{Change, HintSource, LaneSettings, Lanes, Probe, Server, Upstream};
 use crate::{
     Error,
@@ -108,11 +104,6 @@ impl Cluster {
 
     pub(super) fn name(&self) -> &Arc<str> {
         self.slot_map.name()
-    }
-
-    /// The lane of a bucket, unless the slot map is stale.
-    pub(super) fn lane_of(&self, bucket: usize) -> Option<Arc<Lane>> {
-        Some(self.lane_to(&self.owner(bucket)?, bucket))
     }
 
     /// The node of a bucket, unless the slot map is stale.
@@ -283,8 +274,7 @@ impl Cluster {
     fn lanes_to(&self, address: &Arc<str>) -> Arc<Lanes> {
         let mut nodes = self.nodes.lock();
         let lanes = nodes.entry(address.clone()).or_insert_with(|| {
-            let node = Node::new(self.slot_map.clone());
-            let upstream = Upstream::node(self.slot_map.server(address), node);
+            let upstream = Upstream::node(self.slot_map.server(address), self.slot_map.clone());
             Arc::new(self.settings.lanes_to(Arc::new(upstream)))
         });
         lanes.clone()

@@ -42,7 +42,7 @@ pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
 /// The latest known [`Slots`], and whether they may be out of date.
 #[derive(Debug)]
-pub(super) struct SlotMap {
+pub(crate) struct SlotMap {
     /// The configured nodes. The login of the first one is used for all nodes.
     seeds: Vec<Server>,
     name: Arc<str>,
@@ -119,7 +119,7 @@ impl SlotMap {
     }
 
     /// Counts the buckets of a node as moved: the node has restarted, perhaps without its data.
-    pub(super) fn restarted(&self, node: &Arc<str>) {
+    pub(crate) fn restarted(&self, node: &Arc<str>) {
         self.slots.send_modify(|slots| slots.restarted(node));
     }
 
