@@ -276,8 +276,8 @@ impl Lease {
         self.recording.get().cloned()
     }
 
-    /// Whether the store may have a record that this instance does not know, because a transaction of
-    /// the program has put it there. The requests that wait for the record then ask the store.
+    /// Whether the store may have a record that this instance does not know, because a transaction
+    /// of the program has put it there. The requests that wait for the record then ask the store.
     pub(crate) fn may_be_kept_by_program(&self) -> bool {
         self.kept_by_program.load(Ordering::Acquire)
     }

@@ -5,7 +5,7 @@
 //!
 //! | the store answers | the turn | the record |
 //! |---|---|---|
-//! | freed | ends, and waiting duplicates get the record | is in the store, or another of the same claim |
+//! | freed | ends, and waiting duplicates get the record | is in the store, or one of the program |
 //! | not ours | is lost | is not written; `record_late` claims the key anew for the record |
 //! | nothing in time | goes on, and is renewed | may be in the store; the caller tries again |
 //!

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     ErrorKind, Loss,
-    lease::Lease,
+    lease::{AT_ONCE, Lease},
     store::{
         Acquire, Acquired, Answer, Expected, Grant, Held, Hints, Inspection, Instance, KeyPage,
         List, Mode, Outcome, Release, Renew, RenewAnswers, StoreFuture, Tokens, sealed::Sealed,
@@ -48,6 +48,8 @@ enum Oddity {
     LosesAGrant,
     /// The first eight renewals bring no tokens, as in a slot of a Cluster that moves.
     NoTokens,
+    /// The connection breaks at every question.
+    Breaks,
     /// The key is held, each answer takes this long, and from the second on there is none.
     TimesOutAfter(Duration),
 }
@@ -79,6 +81,12 @@ impl Store for Odd {
             return Box::pin(async move {
                 sleep(limit).await;
                 outcome
+            });
+        }
+        if self.oddity == Oddity::Breaks {
+            return Box::pin(async move {
+                assert!(before < 100, "the store is asked without a pause");
+                Outcome::Unknown(Error::broken("on purpose", None))
             });
         }
         let acquired = self.store.acquire(request);
@@ -238,6 +246,18 @@ async fn a_contender_pauses_even_if_the_store_reports_no_remaining_time() {
     assert!(store.acquires.load(Ordering::Relaxed) <= 501);
     settle().await;
     assert_eq!(locks.stats(), Stats::default());
+}
+
+/// A mutant that survived: questions over a connection that always breaks followed each other for
+/// ever.
+#[tokio::test(start_paused = true)]
+async fn a_question_whose_connection_breaks_again_and_again_fails() {
+    let (store, locks) = with(Oddity::Breaks);
+    let error = locks.lock("k").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert_eq!(store.acquires.load(Ordering::Relaxed), 1 + AT_ONCE);
+    settle().await;
+    assert_eq!(locks.stats().waiting, 0);
 }
 
 /// Fault: the pause after an answer or a failure came on top of the time that the question had

@@ -69,8 +69,8 @@ impl Line {
         }
     }
 
-    /// Ends a turn whose lease was replaced by a record, and shares the record, unless the store may
-    /// have another one.
+    /// Ends a turn whose lease was replaced by a record, and shares the record, unless the store
+    /// may have another one.
     ///
     /// Without a confirmation of the store, a record that was sent goes on as an ending; and a
     /// lease without one is left in the store, so that the work is not begun again before its
