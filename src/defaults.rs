@@ -2,8 +2,8 @@
 //! its type if it has one, name the default, and a test compares them, also with the sentences that
 //! name a default in the README and in the guide.
 
-/// Makes a module of constants for each type with options, and for tests, which need all features, a
-/// list of all rows: the file of the type, the option and its default.
+/// Makes a module of constants for each type with options, and for tests, which need all features,
+/// a list of all rows: the file of the type, the option and its default.
 macro_rules! defaults {
     ($(
         $(#[$docs:meta])+

@@ -61,8 +61,8 @@
 //! - **Redisson** has latches, rate limiters and many more objects, waits for replicas by default,
 //!   and has been in production for many years.
 //! - **DistributedLock for .NET** works on many more databases than PostgreSQL, and on files.
-//! - **async-redis-lock** takes several keys in one atomic step. Here they are asked for at the same
-//!   time, and those that were granted are given back if another one is held.
+//! - **async-redis-lock** takes several keys in one atomic step. Here they are asked for at the
+//!   same time, and those that were granted are given back if another one is held.
 //! - **rslock** runs on smol, and is small enough to read in an hour.
 //! - **`idempotent`** lets you bring your own store. Here, the stores are those of the crate, and
 //!   [another database](super::exactly_once) has only the answers.

@@ -29,9 +29,9 @@
 //! );
 //! ```
 //!
-//! The primary key is what makes a second payment impossible. A transaction that inserts a key which
-//! another one has inserted waits for that one to end, and fails if it commits, however it got its
-//! claim. Lock, lease and record only save work: they keep duplicates from trying.
+//! The primary key is what makes a second payment impossible. A transaction that inserts a key
+//! which another one has inserted waits for that one to end, and fails if it commits, however it
+//! got its claim. Lock, lease and record only save work: they keep duplicates from trying.
 //!
 //! # The handler
 //!
@@ -144,8 +144,9 @@
 //! beginning. What a phase has learned is stored by its own transaction, as a
 //! [checkpoint](crate::idempotency::Claim). A process may die anywhere: the next run of the same
 //! request, in any process, skips the phases that have committed, and repeats at most the one call
-//! whose phase has not. For that call there is [`Claim::key`](crate::idempotency::Claim::key), which
-//! the provider takes as its own idempotency key. This needs locks in the PostgreSQL of the data.
+//! whose phase has not. For that call there is [`Claim::key`](crate::idempotency::Claim::key),
+//! which the provider takes as its own idempotency key. This needs locks in the PostgreSQL of the
+//! data.
 //!
 //! ```
 //! # #[cfg(all(feature = "postgres", feature = "axum"))]

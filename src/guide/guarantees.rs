@@ -79,8 +79,8 @@
 //!
 //! # Tokens when a server forgets
 //!
-//! Redis keeps one counter for each of 4,096 groups of keys. A counter that is missing starts at the
-//! server's clock in microseconds; no counter passes the clock, however hot its keys; and no
+//! Redis keeps one counter for each of 4,096 groups of keys. A counter that is missing starts at
+//! the server's clock in microseconds; no counter passes the clock, however hot its keys; and no
 //! process accepts a token below one that it has seen, or below the server's clock at its last
 //! connect. So tokens fall only if a server loses its counters, its clock was set back (or
 //! [`raise_fence`](crate::store::Store::raise_fence) had lifted the counter above it), and all

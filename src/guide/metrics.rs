@@ -97,5 +97,6 @@
 //! All events have the target `tower_distributed_lock`;
 //! [Operating](super::operating#what-to-alert-on) lists those at info level and above. Keys may be
 //! personal data, so they are in events at debug level only, and in no span. Other events have the
-//! `owner` of the lease, which is [also in Redis](super::operating#reading-the-keys-with-redis-cli),
-//! and at debug level in `lock.granted` and `lock.turn` with the key.
+//! `owner` of the lease, which is [also in
+//! Redis](super::operating#reading-the-keys-with-redis-cli), and at debug level in `lock.granted`
+//! and `lock.turn` with the key.

@@ -2,9 +2,10 @@
 //!
 //! # Before the first deployment
 //!
-//! 1. Set Redis up: [no eviction, and persistence for idempotency](super::redis#settings-of-the-server),
-//!    memory for [its records](#sizing), [the rights of its user](super::redis#a-user-with-few-rights),
-//!    and [a prefix](super::redis#one-server-for-several-services) if services share it.
+//! 1. Set Redis up: [no eviction, and persistence for
+//!    idempotency](super::redis#settings-of-the-server), memory for [its records](#sizing), [the
+//!    rights of its user](super::redis#a-user-with-few-rights), and [a
+//!    prefix](super::redis#one-server-for-several-services) if services share it.
 //! 2. Call [`Locks::close`](crate::Locks::close) on shutdown ([recipe](#shutting-down)). A process
 //!    that ends without it keeps its keys locked for up to a lease.
 //! 3. Use the same settings in all instances that share a store.
@@ -61,8 +62,8 @@
 //! lost turn (`lock.lost`) and each refused request (`lock.refused`) is in the log at debug level,
 //! and the metrics count them.
 //!
-//! Without either: [`Locks::stats`](crate::Locks::stats) has the present state of a process, and the
-//! access log has the [statuses](crate::rejection::Reason) of refusals. Every refusal has an
+//! Without either: [`Locks::stats`](crate::Locks::stats) has the present state of a process, and
+//! the access log has the [statuses](crate::rejection::Reason) of refusals. Every refusal has an
 //! `instance` (a UUID) that is in the answer and in the log.
 //!
 //! # Readiness
@@ -234,7 +235,8 @@
 //!
 //! # Sizing
 //!
-//! Measured by `tests/cost`, `tests/fleet` and `benches/run`, and by `MEMORY USAGE` on Redis 7.0.15.
+//! Measured by `tests/cost`, `tests/fleet` and `benches/run`, and by `MEMORY USAGE` on Redis
+//! 7.0.15.
 //!
 //! | resource | figure |
 //! |---|---|

@@ -19,8 +19,8 @@
 //!
 //! # Setting it up
 //!
-//! [`PostgresStore::migrate`](crate::store::PostgresStore::migrate) makes the tables, in a schema of
-//! their own. Where the service may not do that, run
+//! [`PostgresStore::migrate`](crate::store::PostgresStore::migrate) makes the tables, in a schema
+//! of their own. Where the service may not do that, run
 //! [`schema_sql`](crate::store::PostgresStore::schema_sql) with your own migrations. A store checks
 //! the version of the tables when it connects.
 //!
@@ -70,8 +70,8 @@
 //!
 //! From the call to the end of the transaction, nobody else is granted the key, even if the lease
 //! runs out. Once somebody else was granted the key, the call fails. No clock is involved.
-//! [`Fence`](crate::store::Fence) has the exact promises, the SQL for other drivers, and what is not
-//! promised.
+//! [`Fence`](crate::store::Fence) has the exact promises, the SQL for other drivers, and what is
+//! not promised.
 //!
 //! # The answer in the transaction
 //!
@@ -103,9 +103,10 @@
 //! A request of several transactions, with calls to other services between them, goes on after its
 //! last one: see [phases](super::exactly_once#phases).
 //!
-//! For a COMMIT that fails, choose [`Keep::when_errors_do_nothing`](crate::idempotency::Keep): if it
-//! has committed after all, the retry finds the answer, and if not, nothing was done. Other drivers
-//! make the call with [`KeepAnswer::sql`](crate::store::KeepAnswer::sql) and its five values.
+//! For a COMMIT that fails, choose [`Keep::when_errors_do_nothing`](crate::idempotency::Keep): if
+//! it has committed after all, the retry finds the answer, and if not, nothing was done. Other
+//! drivers make the call with [`KeepAnswer::sql`](crate::store::KeepAnswer::sql) and its five
+//! values.
 //!
 //! | SQLSTATE | meaning |
 //! |---|---|
@@ -146,8 +147,8 @@
 //! ```
 //!
 //! The transaction is `&mut *tx`. Behind a pooler, connect with `statement_cache_capacity(0)`;
-//! `examples/payments` is a whole service. No test compiles the two below. With sqlx 0.9, which needs
-//! a later Rust than this crate, and takes a text that is not `'static` only if it is marked:
+//! `examples/payments` is a whole service. No test compiles the two below. With sqlx 0.9, which
+//! needs a later Rust than this crate, and takes a text that is not `'static` only if it is marked:
 //!
 //! ```text
 //! query(AssertSqlSafe(call.sql())).bind(call.key()).bind(call.owner()).bind(call.token())
@@ -166,20 +167,21 @@
 //!
 //! # Operating
 //!
-//! - **The disk.** A grant, a renewal and a record wait for the disk, as `synchronous_commit` says. A
-//!   release, a refusal and a place in the queue do not: after a crash of the server, a lost release
-//!   costs the time that its lease still has.
-//! - **Vacuum and long transactions.** A lock updates one row in place, and the next one of that page
-//!   reuses the space of the old versions. That needs no vacuum of yours: the tables have their own
-//!   settings for autovacuum. But somebody's transaction that stays open for hours (a backup, a
-//!   session that is idle in transaction), a replication slot that nobody reads, or a prepared
-//!   transaction that was forgotten keeps all old versions since it began, in every table of the
-//!   server: `tdl.keys` then grows with each lock, and each lock becomes slower. The oldest one is in
-//!   `SELECT pid, xact_start FROM pg_stat_activity ORDER BY backend_xmin IS NULL, xact_start`.
-//! - **Rows that are locked.** A row of `tdl.keys` that somebody keeps locked, with an open `DELETE`
-//!   for example, is in the way of its own key: calls for it fail after half of the
-//!   [timeout](crate::store::PostgresStoreBuilder::timeout), and others made with them are late by as
-//!   much.
+//! - **The disk.** A grant, a renewal and a record wait for the disk, as `synchronous_commit` says.
+//!   A release, a refusal and a place in the queue do not: after a crash of the server, a lost
+//!   release costs the time that its lease still has.
+//! - **Vacuum and long transactions.** A lock updates one row in place, and the next one of that
+//!   page reuses the space of the old versions. That needs no vacuum of yours: the tables have
+//!   their own settings for autovacuum. But somebody's transaction that stays open for hours (a
+//!   backup, a session that is idle in transaction), a replication slot that nobody reads, or a
+//!   prepared transaction that was forgotten keeps all old versions since it began, in every table
+//!   of the server: `tdl.keys` then grows with each lock, and each lock becomes slower. The oldest
+//!   one is in `SELECT pid, xact_start FROM pg_stat_activity ORDER BY backend_xmin IS NULL,
+//!   xact_start`.
+//! - **Rows that are locked.** A row of `tdl.keys` that somebody keeps locked, with an open
+//!   `DELETE` for example, is in the way of its own key: calls for it fail after half of the
+//!   [timeout](crate::store::PostgresStoreBuilder::timeout), and others made with them are late by
+//!   as much.
 //! - **Open transactions.** A fenced transaction that is left open keeps its key, for a minute
 //!   without a statement: then the server ends its session. Set
 //!   `idle_in_transaction_session_timeout` for the role of the service, if that is too long or too
@@ -189,14 +191,14 @@
 //!   otherwise, and waiting requests ask every 20 ms. `tests/postgres/pooler.rs` runs both behind
 //!   PgBouncer.
 //! - **Replicas.** A replica that is promoted may lack the last grants and records of the old
-//!   primary, unless `synchronous_standby_names` says otherwise. While such a standby is away, a grant
-//!   waits for it, its call ends with its time limit, and the key is not granted until the standby is
-//!   back or the setting was changed. The store never cancels such a commit, which the server would
-//!   then make without the standby.
+//!   primary, unless `synchronous_standby_names` says otherwise. While such a standby is away, a
+//!   grant waits for it, its call ends with its time limit, and the key is not granted until the
+//!   standby is back or the setting was changed. The store never cancels such a commit, which the
+//!   server would then make without the standby.
 //! - **Events.** `postgres.listener_lost` and `postgres.listening_again`: hints do not arrive, and
 //!   arrive again.
 //!
 //! # What is not there yet
 //!
-//! Several keys all or none in one step: [`lock_all`](crate::Locks::lock_all) asks for each of them,
-//! and gives back what it got if one is held.
+//! Several keys all or none in one step: [`lock_all`](crate::Locks::lock_all) asks for each of
+//! them, and gives back what it got if one is held.

@@ -13,8 +13,9 @@
 //!
 //! # One server for several services
 //!
-//! Keys and scopes are names on the server. Two services with a key `account,tenant=1,id=7`, or with
-//! a scope `tenant=1`, exclude each other and find each other's answers. Give each service a prefix:
+//! Keys and scopes are names on the server. Two services with a key `account,tenant=1,id=7`, or
+//! with a scope `tenant=1`, exclude each other and find each other's answers. Give each service a
+//! prefix:
 //!
 //! ```no_run
 //! # #[tokio::main(flavor = "current_thread")]

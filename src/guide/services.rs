@@ -120,8 +120,9 @@
 //!
 //! Unless told otherwise:
 //!
-//! - GET, HEAD, OPTIONS and TRACE are not locked, and a handler that takes a `LockGuard` answers 500
-//!   to them, with the reason in the log. [`all_methods`](crate::DistributedLockLayer::all_methods) and
+//! - GET, HEAD, OPTIONS and TRACE are not locked, and a handler that takes a `LockGuard` answers
+//!   500 to them, with the reason in the log.
+//!   [`all_methods`](crate::DistributedLockLayer::all_methods) and
 //!   [`shared_when_safe`](crate::DistributedLockLayer::shared_when_safe) lock them, too; a handler
 //!   for both takes an `Option<LockGuard>`.
 //! - A request waits for up to 5 s, and is then refused with [423](crate::rejection#held).

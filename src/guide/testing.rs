@@ -46,7 +46,8 @@
 //! }
 //!
 //! async fn send(app: &Router, idempotency_key: &str, body: &'static str) -> Response {
-//!     let request = Request::post("/accounts/7/payments").header("idempotency-key", idempotency_key);
+//!     let request = Request::post("/accounts/7/payments").header("idempotency-key",
+//!     idempotency_key);
 //!     app.clone().oneshot(request.body(Body::from(body)).unwrap()).await.unwrap()
 //! }
 //!

@@ -80,8 +80,8 @@
 //!   get their turns together. No reader overtakes a writer that waits, so neither starves.
 //! - The readers of one process share one lease: 10,000 reads of a hot key cost fewer than 200
 //!   commands. If the lease is lost, all of them are told.
-//! - Writers wait for the slowest reader. [`max_hold`](crate::DistributedLockLayer::max_hold) counts
-//!   for each reader by itself.
+//! - Writers wait for the slowest reader. [`max_hold`](crate::DistributedLockLayer::max_hold)
+//!   counts for each reader by itself.
 //!
 //! **There is no upgrade.** Two readers that both try would each wait for the other to leave. Drop
 //! the guard, lock exclusively, and check again what was read. Behind a layer that shares the key,

@@ -21,8 +21,8 @@
 //!
 //! Where a turn writes to several tables, or creates rows, keep the tokens in a table of their own:
 //! [`LockGuard::TOKEN_FENCE`](crate::LockGuard::TOKEN_FENCE) is the statement for the beginning of
-//! each transaction. Where the locks are in the same PostgreSQL, take [its fence](super::postgres#a-fence)
-//! instead: it also holds off the next grant.
+//! each transaction. Where the locks are in the same PostgreSQL, take [its
+//! fence](super::postgres#a-fence) instead: it also holds off the next grant.
 //!
 //! Why the read shows its token, and what a token does not do:
 //! [the paused process](super::guarantees#the-paused-process).

@@ -111,7 +111,8 @@ impl Scheduler {
         let is_current = matches!(self.background, Background::Current);
         // A runtime that was given may have ended, and the current one is used in its place.
         !is_current && self.start_on(|| Home::given(&self.background), events)
-            // A task that another caller has started, on a runtime that ends just now, is no reason to give up.
+            // A task that another caller has started, on a runtime that ends just now, is no reason
+            // to give up.
             || (0..2).any(|_| self.start_on(Home::current, events))
     }
 

@@ -6,7 +6,8 @@ use crate::Error;
 #[cfg(feature = "postgres")]
 impl Locks {
     /// Connects to the PostgreSQL server of a URL such as
-    /// `postgres://user:password@host:5432/database`, and creates locks there with default settings.
+    /// `postgres://user:password@host:5432/database`, and creates locks there with default
+    /// settings.
     ///
     /// The tables must be there: see [`PostgresStore::migrate`]. To change settings of the
     /// connection, pass a [`PostgresStore`] to [`builder`](Locks::builder).

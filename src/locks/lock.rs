@@ -379,7 +379,8 @@ impl<'a> Lock<'a> {
             }
             acquiring.end(turn::describe(&outcome));
         }
-        // Now, and not with the future, which may live on: nobody would end a turn that comes later.
+        // Now, and not with the future, which may live on: nobody would end a turn that comes
+        // later.
         this.waiting.set(None);
         Poll::Ready(outcome)
     }

@@ -263,8 +263,8 @@ impl<'a> Several<'a> {
         }
     }
 
-    /// Returns one guard for each key, in the order of `keys`. Some of the guards may be lost by the
-    /// time that the last key is locked.
+    /// Returns one guard for each key, in the order of `keys`. Some of the guards may be lost by
+    /// the time that the last key is locked.
     async fn lock_each(
         &self,
         keys: &[LockKey],
@@ -334,8 +334,8 @@ impl<'a> Several<'a> {
         asked
     }
 
-    /// Whether a key that was not granted ends the call. A key that is held is waited for, and so is
-    /// a store that is away, if it has answered for the line of this key before.
+    /// Whether a key that was not granted ends the call. A key that is held is waited for, and so
+    /// is a store that is away, if it has answered for the line of this key before.
     fn is_over(&self, key: &LockKey, error: &Error) -> bool {
         match error.kind() {
             ErrorKind::Held => self.wait == Wait::NotAtAll,

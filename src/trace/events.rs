@@ -66,9 +66,9 @@ events! {
     warn "lock.closed_while_away": closed_while_away(instance: impl Display, toll: &Toll)
         [%instance, lasted = ?toll.lasted, failed_questions = toll.failed_questions,
          unanswered_renewals = toll.unanswered_renewals, losses = toll.losses,];
-    /// A lease was lost. `reason` is a value of [`LOSS`](metrics::LOSS). The key is in the events of
-    /// the same owner at debug level. A loss during an outage, or soon after another one, is counted
-    /// in the event at the end.
+    /// A lease was lost. `reason` is a value of [`LOSS`](metrics::LOSS). The key is in the events
+    /// of the same owner at debug level. A loss during an outage, or soon after another one, is
+    /// counted in the event at the end.
     warn if is_first else debug "lock.lost": lost(owner: impl Display, loss: impl Display, reason: &str)
         [%owner, %loss,] => metrics::LOSSES.count_named(reason);
     /// Several leases were lost one soon after another, although the store answered.

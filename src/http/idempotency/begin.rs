@@ -11,8 +11,8 @@
 //! | has the record of another request | 422 |
 //! | has a tombstone | 409 |
 //!
-//! Before a request runs, and before it is told that the outcome of an earlier one is not known, the
-//! program is asked ([`recall`]).
+//! Before a request runs, and before it is told that the outcome of an earlier one is not known,
+//! the program is asked ([`recall`]).
 
 use std::{slice, sync::Arc};
 

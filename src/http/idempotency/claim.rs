@@ -74,8 +74,8 @@ impl Claim {
     }
 }
 
-/// For transactions in the database of a [`PostgresStore`](crate::store::PostgresStore) that has the
-/// claims: see [exactly once](crate::guide::exactly_once).
+/// For transactions in the database of a [`PostgresStore`](crate::store::PostgresStore) that has
+/// the claims: see [exactly once](crate::guide::exactly_once).
 #[cfg(feature = "postgres")]
 impl Claim {
     pub(super) fn within_database(mut self, settings: &Arc<Settings>, guard: &LockGuard) -> Self {
@@ -87,8 +87,8 @@ impl Claim {
         self
     }
 
-    /// Returns a call for a transaction: from the call to the end of the transaction, nobody else is
-    /// granted this claim. See [`Fence`].
+    /// Returns a call for a transaction: from the call to the end of the transaction, nobody else
+    /// is granted this claim. See [`Fence`].
     ///
     /// A transaction that ends with [`keep`](Self::keep) needs this call only if it should fail, or
     /// wait for an earlier run of the same claim, before its own statements instead of after them.
@@ -107,8 +107,8 @@ impl Claim {
     /// The handler then returns the same response. Headers that are not replayed are left out, as
     /// always, and so is what layers between the handler and this one would add. Once the
     /// transaction has committed, neither the policy of the layer nor an error, a panic or another
-    /// answer of the handler changes what duplicates get. If it does not commit, nothing was stored,
-    /// and the layer goes by what the handler returns.
+    /// answer of the handler changes what duplicates get. If it does not commit, nothing was
+    /// stored, and the layer goes by what the handler returns.
     ///
     /// ```
     /// use axum::http::{Response, StatusCode};
@@ -167,14 +167,14 @@ impl Claim {
         })
     }
 
-    /// Returns a call for a transaction: how far this request has come is stored with the data of the
-    /// transaction, or neither is. See [`Checkpoint`].
+    /// Returns a call for a transaction: how far this request has come is stored with the data of
+    /// the transaction, or neither is. See [`Checkpoint`].
     ///
     /// If the request does not end, because its process dies or its handler fails and the policy
     /// frees the key, the next run of the same request finds the checkpoint with
-    /// [`reached`](Self::reached), in any process. A request has one checkpoint at a time, for as long
-    /// as an answer would be [retained](super::IdempotencyLayer::retain); it ends with the answer. See
-    /// [phases](mod@crate::guide::exactly_once#phases).
+    /// [`reached`](Self::reached), in any process. A request has one checkpoint at a time, for as
+    /// long as an answer would be [retained](super::IdempotencyLayer::retain); it ends with the
+    /// answer. See [phases](mod@crate::guide::exactly_once#phases).
     ///
     /// # Errors
     ///

@@ -75,8 +75,8 @@ impl Drop for Claimed {
     }
 }
 
-/// Ends a turn with a record: its bytes, and how long they are retained. If the turn was lost, claims
-/// the key again for the record. Tries again for `within` while the store does not answer.
+/// Ends a turn with a record: its bytes, and how long they are retained. If the turn was lost,
+/// claims the key again for the record. Tries again for `within` while the store does not answer.
 pub(crate) async fn keep(
     guard: LockGuard,
     record: (&Bytes, Duration),
@@ -119,8 +119,8 @@ pub(crate) async fn keep(
     kept
 }
 
-/// What is known of a record that is given up after this error; `None` after a pause, if it is worth
-/// another try.
+/// What is known of a record that is given up after this error; `None` after a pause, if it is
+/// worth another try.
 async fn given_up(error: &Error, until: Instant) -> Option<KeepResult> {
     let kept = match error.kind() {
         ErrorKind::Unreachable if now() < until => {

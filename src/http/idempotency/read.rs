@@ -20,8 +20,8 @@ const TOO_LARGE: &str =
 const TOO_SLOW: &str = "the response did not end in time; raise `IdempotencyLayer::read_within`, or take a streaming route out of the layer's scope";
 const BROKE_OFF: &str = "the response broke off while it was read";
 
-/// Reads a response's body with its trailers, up to a limit and within a time. Of a body that cannot
-/// be kept, the read part and the rest come back, with the reason.
+/// Reads a response's body with its trailers, up to a limit and within a time. Of a body that
+/// cannot be kept, the read part and the rest come back, with the reason.
 pub(crate) async fn read_response<B>(
     body: B,
     limit: usize,

@@ -12,8 +12,8 @@
 //! | nothing | the handler runs | as without `recall`: the handler may have acted elsewhere |
 //! | an error | 503, and the key is free | 503 |
 //!
-//! A panic is the server's, as that of a handler, and frees the key. So does a client that goes away
-//! meanwhile.
+//! A panic is the server's, as that of a handler, and frees the key. So does a client that goes
+//! away meanwhile.
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;

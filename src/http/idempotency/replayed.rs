@@ -6,8 +6,8 @@
 
 use http::{HeaderMap, HeaderName, header};
 
-/// Headers that belong to one exchange, and are not replayed: those of one connection, of one request,
-/// of one client, and of one origin. `Trailer` is, if there are trailers: see
+/// Headers that belong to one exchange, and are not replayed: those of one connection, of one
+/// request, of one client, and of one origin. `Trailer` is, if there are trailers: see
 /// [`Answer::of`](super::Answer::of).
 #[rustfmt::skip]
 const NEVER_REPLAYED: [&str; 28] = [

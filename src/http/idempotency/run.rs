@@ -2,7 +2,8 @@
 //!
 //! 1. Until the inner service is called, nothing has begun: a failure frees the key.
 //! 2. After the call, the key is freed only if the handler's answer says that nothing was done. The
-//!    lease of a request that is dropped together with its runtime runs out ([`Claimed`](super::keep::Claimed)).
+//!    lease of a request that is dropped together with its runtime runs out
+//!    ([`Claimed`](super::keep::Claimed)).
 //! 3. A refusal by a layer further in is never recorded. A lost lease leaves a tombstone; all other
 //!    reasons say that the handler did not begin. What comes out of the handler itself, an error of
 //!    the locks or the refusal of a service that it has called, never frees the key by itself.
@@ -118,8 +119,8 @@ impl First {
         self.store(record).await;
     }
 
-    /// Reads the answer, as far as it can be kept, and decides what is recorded: nothing, if nothing
-    /// was done. Runs code of the program: its policy and its body.
+    /// Reads the answer, as far as it can be kept, and decides what is recorded: nothing, if
+    /// nothing was done. Runs code of the program: its policy and its body.
     async fn decide<B>(&self, response: Response<B>) -> (Response<gate::Body<B>>, Option<Outcome>)
     where
         B: Body<Data = Bytes, Error: Into<BoxError>>,

@@ -18,12 +18,13 @@ impl LockGuard {
         "CREATE TABLE IF NOT EXISTS fences (key text PRIMARY KEY, token bigint NOT NULL)";
 
     /// A statement for a transaction that only the holder of the lock may make, with the parameters
-    /// `$1`, the [`key`](Self::key) as `text`, and `$2`, the [`token`](Self::token) as `bigint`. For
-    /// PostgreSQL and SQLite, and an exclusive lock in any store.
+    /// `$1`, the [`key`](Self::key) as `text`, and `$2`, the [`token`](Self::token) as `bigint`.
+    /// For PostgreSQL and SQLite, and an exclusive lock in any store.
     ///
     /// It fails if a transaction with a higher token has committed, because the stale token becomes
     /// a null that the table does not take: with SQLSTATE `23502` in PostgreSQL, or with `40001`
-    /// under REPEATABLE READ and SERIALIZABLE if the snapshot is older. There is no result to check.
+    /// under REPEATABLE READ and SERIALIZABLE if the snapshot is older. There is no result to
+    /// check.
     ///
     /// ```no_run
     /// # async fn pay(locks: tower_distributed_lock::Locks, client: &mut tokio_postgres::Client)
@@ -47,10 +48,10 @@ impl LockGuard {
     /// - The next holder is granted the key while a transaction of the last one is still open. It
     ///   waits at its own fence, not before: what it has read or sent elsewhere until then, it did
     ///   beside the last one.
-    /// - A holder that was paused is only refused once a later one has fenced a transaction. So make
-    ///   this the first statement of every transaction under the lock.
-    /// - A row for each key stays in the table: delete those of keys that are not used any more. And
-    ///   a store that forgets its tokens must not begin again below them: see
+    /// - A holder that was paused is only refused once a later one has fenced a transaction. So
+    ///   make this the first statement of every transaction under the lock.
+    /// - A row for each key stays in the table: delete those of keys that are not used any more.
+    ///   And a store that forgets its tokens must not begin again below them: see
     ///   [`raise_fence`](crate::store::Store::raise_fence).
     #[doc(alias = "fencing")]
     pub const TOKEN_FENCE: &str = "INSERT INTO fences AS f (key, token) VALUES ($1, $2) ON CONFLICT (key) DO UPDATE \

@@ -10,9 +10,9 @@
 //!               └─ lost, released or recorded ──▶ gone from the line
 //! ```
 //!
-//! A caller that asks whether the lease is held, or was held until the end of a turn, is told by the
-//! answer to a renewal that was sent after that moment, or to the release. Nothing waits for it:
-//! the next turn begins meanwhile, because a lease that was lost does not come back.
+//! A caller that asks whether the lease is held, or was held until the end of a turn, is told by
+//! the answer to a renewal that was sent after that moment, or to the release. Nothing waits for
+//! it: the next turn begins meanwhile, because a lease that was lost does not come back.
 //!
 //! A lease that is wanted by another instance is *used up* after `pass_turns` further turns, or
 //! after `pass_time`. With the defaults, a lease that had served 40 turns when the hint came serves

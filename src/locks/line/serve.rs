@@ -6,8 +6,8 @@
 //!
 //! 1. `begin_turns`: as long as a lease can serve the first request in line, the request's turn
 //!    begins.
-//! 2. `settle_idle_leases`: a lease without a turn is renewed (if the lease serves the first request
-//!    next, but cannot do so before), or released.
+//! 2. `settle_idle_leases`: a lease without a turn is renewed (if the lease serves the first
+//!    request next, but cannot do so before), or released.
 //! 3. If the first request needs a lease that the line does not have, a contender starts. Otherwise
 //!    a contender under way is woken, and gives up its place in the store's queue.
 //!
@@ -57,8 +57,8 @@ impl Line {
         }
     }
 
-    /// Returns the next question for the store, as the requests in line need it. If no request needs
-    /// a lease, the contender ends, and its place in the store's queue is given up.
+    /// Returns the next question for the store, as the requests in line need it. If no request
+    /// needs a lease, the contender ends, and its place in the store's queue is given up.
     ///
     /// For a line with three exclusive requests, of which the first has waited in the store's queue
     /// before:
@@ -68,8 +68,8 @@ impl Line {
     /// ```
     ///
     /// For three requests at a key with two permits, of which the line holds none, `more` has one
-    /// further owner and `block` is rounded up to a multiple of two, so that each lease gets the same
-    /// number of tokens.
+    /// further owner and `block` is rounded up to a multiple of two, so that each lease gets the
+    /// same number of tokens.
     pub(crate) fn demand(&mut self, key: &LockKey, t: &mut Transition<'_>) -> Option<Acquire> {
         let first = self.waiters.front().filter(|turn| self.needs_lease(turn));
         let mode = first.map(|turn| turn.request.mode);
@@ -114,8 +114,8 @@ impl Line {
         })
     }
 
-    /// How many tokens to reserve with so many new leases: as many for each as it serves turns while
-    /// others wait, because more of them would be lost with the lease.
+    /// How many tokens to reserve with so many new leases: as many for each as it serves turns
+    /// while others wait, because more of them would be lost with the lease.
     fn block_of(&self, mode: Mode, leases: u32, t: &Transition<'_>) -> u32 {
         if mode.shares_turns() {
             return 1;

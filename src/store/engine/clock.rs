@@ -1,8 +1,8 @@
 //! The clock of an engine, as far as this process knows it.
 //!
 //! An engine tells the time with each answer. Its clock was read between the moment at which the
-//! call was sent and the moment at which the answer came, so the present time of that clock is known
-//! within bounds:
+//! call was sent and the moment at which the answer came, so the present time of that clock is
+//! known within bounds:
 //!
 //! ```text
 //! this process   sent ───────────────────────────── received ────── now

@@ -14,15 +14,15 @@
 //!   swap     tag 85 → 17: done                                        another one
 //! ```
 //!
-//! 1. A call has one swap under way at a time, and none after its answer. Only the last one can have
-//!    an effect, because a stale swap has none. So the outcome of the last swap is the outcome of the
-//!    call.
+//! 1. A call has one swap under way at a time, and none after its answer. Only the last one can
+//!    have an effect, because a stale swap has none. So the outcome of the last swap is the outcome
+//!    of the call.
 //! 2. An answer is based on a swap that was done, or on a value that was read within the call: a
 //!    guess is never answered with.
 //! 3. Time is the engine's clock. Whether a lease of another owner has ended is judged by a time
 //!    that the clock has certainly reached, and a new lease is counted from a time that the clock
-//!    has certainly not passed ([`Clock`]). If the clock was set meanwhile, the lease may end before
-//!    its holder believes so, and the outcome is unknown.
+//!    has certainly not passed ([`Clock`]). If the clock was set meanwhile, the lease may end
+//!    before its holder believes so, and the outcome is unknown.
 //! 4. A release in doubt always writes, also if there is nothing to end: the tag changes, so a swap
 //!    of an earlier call that is still on its way will be stale. So no release is answered with
 //!    [`Released::NotYet`].
@@ -170,8 +170,8 @@ pub(super) enum Care {
     Nothing,
     /// If there is a record, the swap is stale.
     NoRecord,
-    /// As [`NoRecord`](Self::NoRecord); and no transaction is open that an earlier owner has fenced,
-    /// nor can one be fenced from now on.
+    /// As [`NoRecord`](Self::NoRecord); and no transaction is open that an earlier owner has
+    /// fenced, nor can one be fenced from now on.
     Grant,
     /// As [`Grant`](Self::Grant), and this owner can fence its transactions.
     Claim { owner: Owner, token: u64 },
@@ -366,7 +366,8 @@ impl<E: Engine> EngineStore<E> {
         };
         runtime.spawn(async move {
             let plan = |slot: &mut Slot, step: &mut Step<'_>, _| {
-                // A record that the transaction of the data has written is there already, and stays.
+                // A record that the transaction of the data has written is there already, and
+                // stays.
                 let is_record = matches!(request.ending, Ending::Record { .. });
                 let writes = is_record && slot.record().is_none();
                 let mut plan = Plan::relaxed(slot.release(&request, step));
@@ -430,8 +431,8 @@ impl<E: Engine> EngineStore<E> {
     }
 
     /// Has the rules change the value of a key, until the change is made or nothing is to be
-    /// changed. They are told whether a transaction was found open, which an earlier owner has fenced:
-    /// a change that must not be made meanwhile waits for its end.
+    /// changed. They are told whether a transaction was found open, which an earlier owner has
+    /// fenced: a change that must not be made meanwhile waits for its end.
     async fn change<T>(
         &self,
         operation: StoreOperation,

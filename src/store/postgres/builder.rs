@@ -96,8 +96,8 @@ impl PostgresStoreBuilder {
         self
     }
 
-    /// Sets the number of connections for calls, from 1 to 64. Default: 2. A key is always on the same
-    /// one.
+    /// Sets the number of connections for calls, from 1 to 64. Default: 2. A key is always on the
+    /// same one.
     ///
     /// Two are enough for most services. More of them help where many keys are locked at once and
     /// the disk is slow, because a connection waits for the disk with each group of grants.
@@ -164,9 +164,9 @@ impl PostgresStoreBuilder {
 
     /// Shows this certificate to servers that ask for one. By default, there is none.
     ///
-    /// `pem` has the certificate, followed by those of the authorities in between, and `key_pem` its
-    /// key. The conditions are those of [`root_certificates`](Self::root_certificates), and the key
-    /// must belong to the certificate.
+    /// `pem` has the certificate, followed by those of the authorities in between, and `key_pem`
+    /// its key. The conditions are those of [`root_certificates`](Self::root_certificates), and the
+    /// key must belong to the certificate.
     pub fn client_certificate(
         mut self,
         pem: impl Into<Vec<u8>>,
@@ -292,7 +292,8 @@ impl PostgresStoreBuilder {
             config.application_name(application);
         }
         if hosts > 1 {
-            // One that does not answer must not take the time of the others, nor always be the first.
+            // One that does not answer must not take the time of the others, nor always be the
+            // first.
             config.connect_timeout(self.timeout / hosts as u32);
             config.load_balance_hosts(LoadBalanceHosts::Random);
         }

@@ -95,9 +95,9 @@ impl Session {
 
     /// Gives up a connection on which an answer is due, without waiting for the answer.
     ///
-    /// Locks of its statements would be in the way of others, so they are cancelled. But a commit that
-    /// `waits_for_disk` may wait for a standby as well, and a server that is told to cancel that
-    /// commits without the standby: then the keys of these statements wait, too.
+    /// Locks of its statements would be in the way of others, so they are cancelled. But a commit
+    /// that `waits_for_disk` may wait for a standby as well, and a server that is told to cancel
+    /// that commits without the standby: then the keys of these statements wait, too.
     pub(super) fn give_up(self, waits_for_disk: bool, limit: Duration) {
         if !waits_for_disk {
             let cancel = self.client.cancel_token();

@@ -11,8 +11,8 @@ use tokio_postgres::{
 use crate::{LockKey, store::Owner, time::FAR};
 
 /// A call for a transaction in the database of a [`PostgresStore`](super::PostgresStore), from
-/// [`LockGuard::fence`](crate::LockGuard::fence): from the call to the end of the transaction, nobody
-/// else is granted the key. No clock is involved.
+/// [`LockGuard::fence`](crate::LockGuard::fence): from the call to the end of the transaction,
+/// nobody else is granted the key. No clock is involved.
 ///
 /// The call is SQL with plain values, so that any driver can make it. With `tokio-postgres`,
 /// [`run`](Self::run) does:
@@ -36,9 +36,9 @@ use crate::{LockKey, store::Owner, time::FAR};
 ///
 /// 1. From the call to the end of the transaction, no other owner is granted the key. A lease that
 ///    runs out meanwhile changes nothing: the next attempt is told that the key is held.
-/// 2. Once another owner was granted the key, the call fails (SQLSTATE `TDL01`; under REPEATABLE READ
-///    and SERIALIZABLE it may be `40001`, and `TDL01` when the transaction is tried again). So no
-///    transaction of an earlier owner commits.
+/// 2. Once another owner was granted the key, the call fails (SQLSTATE `TDL01`; under REPEATABLE
+///    READ and SERIALIZABLE it may be `40001`, and `TDL01` when the transaction is tried again). So
+///    no transaction of an earlier owner commits.
 /// 3. The same holds for the turns of one lease, by their [tokens](crate::LockGuard::token). So the
 ///    effects of two turns in this database never overlap, and are in the order of the tokens.
 /// 4. If the call is the first statement of a READ COMMITTED transaction, all that it reads is at
@@ -51,8 +51,9 @@ use crate::{LockKey, store::Owner, time::FAR};
 ///
 /// Effects outside of this database, and transactions that do not make the call. A holder whose
 /// transaction stays open keeps the key for as long. If it makes no statement for a minute, the
-/// server ends its session: the call sets `idle_in_transaction_session_timeout` for this transaction,
-/// unless the session has a limit of its own. Two transactions of one turn are not kept apart.
+/// server ends its session: the call sets `idle_in_transaction_session_timeout` for this
+/// transaction, unless the session has a limit of its own. Two transactions of one turn are not
+/// kept apart.
 #[derive(Clone)]
 pub struct Fence {
     key: LockKey,
@@ -72,8 +73,8 @@ impl Fence {
         }
     }
 
-    /// Returns the statement, with three parameters: [`key`](Self::key) and [`owner`](Self::owner) as
-    /// `text`, and [`token`](Self::token) as `bigint`.
+    /// Returns the statement, with three parameters: [`key`](Self::key) and [`owner`](Self::owner)
+    /// as `text`, and [`token`](Self::token) as `bigint`.
     ///
     /// ```no_run
     /// # async fn pay(locks: tower_distributed_lock::Locks) -> Result<(), tower_distributed_lock::Error> {
@@ -147,9 +148,9 @@ type Param<'a> = (&'a (dyn ToSql + Sync), Type);
 ///
 /// # What is promised
 ///
-/// What a [`Fence`] promises, and: the answer is there if and only if the transaction has committed,
-/// and there is one answer for a claim. So a process that dies after its COMMIT, or does not hear
-/// whether it has committed, has answered all later duplicates.
+/// What a [`Fence`] promises, and: the answer is there if and only if the transaction has
+/// committed, and there is one answer for a claim. So a process that dies after its COMMIT, or does
+/// not hear whether it has committed, has answered all later duplicates.
 ///
 /// The transaction waits for the disk even if `synchronous_commit` was switched off before this
 /// call: what was answered must not be forgotten.
@@ -187,8 +188,8 @@ impl KeepAnswer {
     ///
     /// # Errors
     ///
-    /// The error of the server: `TDL01` if the claim is not held any more, `TDL02` if its answer was
-    /// kept already.
+    /// The error of the server: `TDL01` if the claim is not held any more, `TDL02` if its answer
+    /// was kept already.
     ///
     /// # Cancel safety
     ///

@@ -13,11 +13,11 @@
 //!    takes it when its time is over. Who comes first has it.
 //! 3. A call that was sent and not answered has an unknown outcome; so has one whose task has ended
 //!    with its runtime.
-//! 4. The swaps of a statement are sorted by key: statements that lock rows in one order do not wait
-//!    for each other in a circle. Where somebody else keeps a row locked, the statement fails and was
-//!    rolled back, and each of its swaps is sent once more, alone.
-//! 5. A connection is used until an outcome is unknown or the server accepts no writes: a pooler may
-//!    have another server by now, and a new connection asks who it is.
+//! 4. The swaps of a statement are sorted by key: statements that lock rows in one order do not
+//!    wait for each other in a circle. Where somebody else keeps a row locked, the statement fails
+//!    and was rolled back, and each of its swaps is sent once more, alone.
+//! 5. A connection is used until an outcome is unknown or the server accepts no writes: a pooler
+//!    may have another server by now, and a new connection asks who it is.
 
 use std::{
     sync::{
@@ -55,7 +55,8 @@ use crate::{
 
 /// The most calls of a turn.
 const MOST: usize = 256;
-/// After so many bytes of records, a turn takes no more calls: a server refuses a statement of 1 GB.
+/// After so many bytes of records, a turn takes no more calls: a server refuses a statement of 1
+/// GB.
 const MOST_BYTES: usize = 16 << 20;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -218,9 +219,9 @@ impl Driver {
         let is_durable = |call: &Call| call.swap.is_durable;
         let (durable, relaxed): (Vec<_>, Vec<_>) = calls.into_iter().partition(is_durable);
         let waits_for_disk = !durable.is_empty();
-        // Hints do not go with the durable swaps: NOTIFY takes a lock that all sessions of a database
-        // share, and holds it until the disk has the transaction. They are sent even if their swap
-        // is stale: a hint that is wrong costs a question.
+        // Hints do not go with the durable swaps: NOTIFY takes a lock that all sessions of a
+        // database share, and holds it until the disk has the transaction. They are sent even if
+        // their swap is stale: a hint that is wrong costs a question.
         let hints = batch::messages(&durable, false);
         let made = async {
             // Sent in this order, because that is the order of their first polls.

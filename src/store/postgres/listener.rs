@@ -3,9 +3,10 @@
 //! Every session that listens is woken by every notification of its database, so a store has one,
 //! however many instances use it. An instance has a channel of its own.
 //!
-//! Behind a pooler, LISTEN may be accepted without anything ever arriving. So a message is sent to the
-//! listener first, on another connection: what a session tells itself arrives even there. If the
-//! message does not arrive, there are no hints, and waiting attempts ask again after a short time.
+//! Behind a pooler, LISTEN may be accepted without anything ever arriving. So a message is sent to
+//! the listener first, on another connection: what a session tells itself arrives even there. If
+//! the message does not arrive, there are no hints, and waiting attempts ask again after a short
+//! time.
 
 use std::{
     sync::{

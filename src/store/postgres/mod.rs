@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The rules of leases and of the queue run in the client ([`engine`](super::engine)). The server
-//! compares and swaps the values of many keys in one statement, and keeps the records and the claims
-//! of transactions (`schema.sql`).
+//! compares and swaps the values of many keys in one statement, and keeps the records and the
+//! claims of transactions (`schema.sql`).
 
 mod batch;
 mod builder;
@@ -70,8 +70,8 @@ const SCHEMA: &str = include_str!("schema.sql");
 /// client, which has to read what others wrote.
 ///
 /// The store has two connections for calls, and one that listens for hints, whatever the number of
-/// requests. A fourth one is made for a moment where keys are listed or unused rows deleted, and when
-/// the store begins to listen.
+/// requests. A fourth one is made for a moment where keys are listed or unused rows deleted, and
+/// when the store begins to listen.
 ///
 /// # Data
 ///
@@ -97,10 +97,10 @@ const SCHEMA: &str = include_str!("schema.sql");
 ///
 /// # TLS
 ///
-/// With `sslmode=require` in the URL and the feature `tls-rustls`, connections are encrypted, and the
-/// server's certificate is checked: its name, and that the system or your own
-/// [authority](PostgresStoreBuilder::root_certificates) trusts it, as with `verify-full`, which means
-/// the same here. There is nothing in between: with `prefer`, which is the default of a URL,
+/// With `sslmode=require` in the URL and the feature `tls-rustls`, connections are encrypted, and
+/// the server's certificate is checked: its name, and that the system or your own
+/// [authority](PostgresStoreBuilder::root_certificates) trusts it, as with `verify-full`, which
+/// means the same here. There is nothing in between: with `prefer`, which is the default of a URL,
 /// connections are not encrypted.
 ///
 /// # Poolers
@@ -112,23 +112,23 @@ const SCHEMA: &str = include_str!("schema.sql");
 ///
 /// # When PostgreSQL does not answer
 ///
-/// Every call ends within the [timeout](PostgresStoreBuilder::timeout). A call that was sent and not
-/// answered may have taken effect; [`Locks`](crate::Locks) then has everything ended that it may
-/// have taken. A connection that breaks is replaced.
+/// Every call ends within the [timeout](PostgresStoreBuilder::timeout). A call that was sent and
+/// not answered may have taken effect; [`Locks`](crate::Locks) then has everything ended that it
+/// may have taken. A connection that breaks is replaced.
 ///
 /// # Crashes and failover
 ///
-/// What was granted, renewed or recorded survives a crash of the server, if `synchronous_commit` and
-/// `fsync` are on. A replica that is promoted may lack the last transactions of the old primary,
-/// unless it replicates synchronously: then a key can be granted again while its holder still
-/// believes in its lease. The store notices both a crash and a promotion, and has all leases
+/// What was granted, renewed or recorded survives a crash of the server, if `synchronous_commit`
+/// and `fsync` are on. A replica that is promoted may lack the last transactions of the old
+/// primary, unless it replicates synchronously: then a key can be granted again while its holder
+/// still believes in its lease. The store notices both a crash and a promotion, and has all leases
 /// confirmed; tokens rise in either case, because they follow the server's clock.
 ///
 /// # Not there yet
 ///
-/// Several keys all or none in one step: [`lock_all`](crate::Locks::lock_all) asks for each of them,
-/// and gives back what it got if one is held. Not tested: other servers than PostgreSQL itself, such
-/// as CockroachDB or YugabyteDB, whose nodes have clocks of their own.
+/// Several keys all or none in one step: [`lock_all`](crate::Locks::lock_all) asks for each of
+/// them, and gives back what it got if one is held. Not tested: other servers than PostgreSQL
+/// itself, such as CockroachDB or YugabyteDB, whose nodes have clocks of their own.
 #[derive(Clone)]
 pub struct PostgresStore(Arc<EngineStore<Wire>>);
 
@@ -191,9 +191,9 @@ impl PostgresStore {
     /// Creates the tables and functions, or brings them to the version of this crate. Does nothing
     /// if they are there.
     ///
-    /// The role of the store needs the rights of an owner for this. Where it does not have them, run
-    /// [`schema_sql`](Self::schema_sql) with your own migrations. Several processes may call this
-    /// method at the same time.
+    /// The role of the store needs the rights of an owner for this. Where it does not have them,
+    /// run [`schema_sql`](Self::schema_sql) with your own migrations. Several processes may call
+    /// this method at the same time.
     ///
     /// # Errors
     ///

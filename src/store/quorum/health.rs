@@ -66,8 +66,8 @@ impl Health {
         took[took.len() / 2] * 3 + SLACK
     }
 
-    /// The nodes that may lead, the leading node first, in the order that all instances share. While a majority answers, at
-    /// least one of them is in time, because half of all nodes are.
+    /// The nodes that may lead, the leading node first, in the order that all instances share.
+    /// While a majority answers, at least one of them is in time, because half of all nodes are.
     pub(super) fn leaders(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.nodes.len()).filter(|node| self.is_in_time(*node))
     }

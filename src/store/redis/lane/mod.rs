@@ -185,10 +185,10 @@ impl Future for Pending {
 /// Renewals are always left to the driver: nobody waits for a renewal, and many are started
 /// together.
 ///
-/// Other calls do not wait for each other while the server waits for calls: the queue is sent as soon as
-/// it has as many calls as are in flight. After 32 calls were answered together, the 32 calls that
-/// follow become messages of 2, 2, 4, 8 and 16. With one message of 32, the client and the server
-/// would work in turns, each of them idle for half of the time.
+/// Other calls do not wait for each other while the server waits for calls: the queue is sent as
+/// soon as it has as many calls as are in flight. After 32 calls were answered together, the 32
+/// calls that follow become messages of 2, 2, 4, 8 and 16. With one message of 32, the client and
+/// the server would work in turns, each of them idle for half of the time.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Gathering {
     #[default]

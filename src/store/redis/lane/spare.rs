@@ -27,8 +27,8 @@ pub(super) struct Spare {
 }
 
 impl Spare {
-    /// An empty command for so many calls. `is_alone`: the command is the only one of its message. Commands of larger
-    /// messages do not come back.
+    /// An empty command for so many calls. `is_alone`: the command is the only one of its message.
+    /// Commands of larger messages do not come back.
     pub(super) fn command(&mut self, is_alone: bool, calls: usize) -> Cmd {
         let spare = if is_alone { self.commands.pop() } else { None };
         spare.unwrap_or_else(|| Cmd::with_capacity(calls * USUAL_ARGUMENTS, calls * USUAL_SIZE))
