@@ -142,3 +142,15 @@ async fn keys_and_channels_of_other_programs_are_out_of_reach() {
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     assert!(error.to_string().contains("denies"), "{error}");
 }
+
+/// Tokens of a counter that was lost begin at the server's clock.
+#[tokio::test]
+async fn a_user_who_may_not_ask_for_the_time_cannot_connect() {
+    let server = server_without(&["+time"]).await;
+    for protocol in PROTOCOLS {
+        let connected = RedisStore::connect(url(&server, protocol)).await;
+        let error = connected.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable);
+        assert!(error.to_string().contains("denies"), "{error}");
+    }
+}

@@ -65,6 +65,10 @@ impl Connector {
         // A server that denies CLIENT SETNAME only shows no name.
         let _named = next();
         let (client_info, time, memory, persistence) = (next(), next(), next(), next());
+        // Without the clock, nothing tells a counter that was lost from one that was not.
+        if let Value::ServerError(error) = time {
+            return Err(explain::refused(error.into()));
+        }
         let info = next();
         for stray in &strays {
             self.strays.met(&server.address, stray, &next());

@@ -182,10 +182,7 @@ impl Future for Pending {
 /// run now, and then sends the calls of all of them. So a call waits for running tasks only, never
 /// for a reply or a timer.
 ///
-/// Renewals are always left to the driver: nobody waits for a renewal, and many are started
-/// together.
-///
-/// Other calls do not wait for each other while the server waits for calls: the queue is sent as
+/// Calls do not wait for each other while the server waits for calls: the queue is sent as
 /// soon as it has as many calls as are in flight. After 32 calls were answered together, the 32
 /// calls that follow become messages of 2, 2, 4, 8 and 16. With one message of 32, the client and
 /// the server would work in turns, each of them idle for half of the time.
@@ -271,7 +268,7 @@ impl Lane {
 
     fn start(&self, entry: Entry) {
         let mut state = self.0.lock();
-        let sends_now = state.sends_now(&entry.call);
+        let sends_now = state.sends_now();
         state.queue.push(entry);
         if sends_now {
             self.0.send(&mut state);
@@ -470,9 +467,9 @@ impl State {
 
     /// Whether the calls in the queue are sent together with this one. If not, the driver sends
     /// them, and is woken for that.
-    fn sends_now(&mut self, call: &Call) -> bool {
+    fn sends_now(&mut self) -> bool {
         let (waiting, in_flight) = (self.queue.unsent() + 1, self.queue.in_flight());
-        let is_enough = !call.is_renewal() && self.gathering.is_enough(waiting, in_flight);
+        let is_enough = self.gathering.is_enough(waiting, in_flight);
         if is_enough || self.driver.is_none() {
             return true;
         }

@@ -174,10 +174,6 @@ impl Call {
         }
     }
 
-    pub(super) fn is_renewal(&self) -> bool {
-        matches!(self.operation, Operation::Renew(_))
-    }
-
     /// Whether the call is the release of an owner whose acquire may still take effect.
     pub(super) fn is_in_doubt(&self) -> bool {
         matches!(&self.operation, Operation::Release(release) if release.in_doubt)
