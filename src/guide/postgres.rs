@@ -194,7 +194,8 @@
 //!   primary, unless `synchronous_standby_names` says otherwise. While such a standby is away, a
 //!   grant waits for it, its call ends with its time limit, and the key is not granted until the
 //!   standby is back or the setting was changed. The store never cancels such a commit, which the
-//!   server would then make without the standby.
+//!   server would then make without the standby; with four of them under way, each of its
+//!   connections for calls waits for one to end, so that they do not take all of the server's.
 //! - **Events.** `postgres.listener_lost` and `postgres.listening_again`: hints do not arrive, and
 //!   arrive again.
 //!

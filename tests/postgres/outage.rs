@@ -113,6 +113,57 @@ async fn a_grant_that_waits_for_a_standby_is_not_made_without_it() {
     .await;
 }
 
+/// Fault: every three time limits, one more connection was left behind with its commit.
+#[tokio::test]
+async fn commits_that_wait_for_a_standby_take_few_connections() {
+    let (server, _) = start_alone().await;
+    let store = PostgresStore::builder(server.url()).connections(1);
+    let store = store.timeout(Duration::from_millis(300)).build().unwrap();
+    store.inspect(key("k")).await.unwrap();
+    let set = "ALTER SYSTEM SET synchronous_standby_names = 'away'";
+    server.execute(set).await;
+    server.execute("SELECT pg_reload_conf()").await;
+    let client = connect(&server.url()).await;
+    let (mut is_told, began) = (false, Instant::now());
+    for n in 0.. {
+        if began.elapsed() > Duration::from_secs(10) {
+            break;
+        }
+        let outcome = store
+            .acquire(attempt(&key(&format!("k/{n}")), owner()))
+            .await;
+        is_told |=
+            matches!(&outcome, Outcome::Refused(error) if error.to_string().contains("standby"));
+    }
+    let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'";
+    let waits: i64 = client.query_one(waits, &[]).await.unwrap().get(0);
+    assert!((1..=5).contains(&waits), "{waits} connections wait");
+    assert!(is_told, "and the callers do not know why");
+}
+
+/// Fault: a statement without a durable swap waited for the row without limit.
+#[tokio::test]
+async fn a_release_at_a_row_that_somebody_has_locked_is_in_the_way_of_no_other() {
+    let (database, _) = crate::start().await;
+    let store = PostgresStore::builder(database.url_as(ROLE)).connections(1);
+    let store = store.timeout(Duration::from_secs(4)).build().unwrap();
+    let [(a, stuck), (b, free)] = ["k/1", "k/2"].map(|name| (owner(), key(name)));
+    store.take(&stuck, a).await;
+    store.take(&free, b).await;
+    let mut client = database.client().await;
+    let transaction = client.transaction().await.unwrap();
+    let delete = "DELETE FROM tdl.keys WHERE key = 'k/1'";
+    transaction.execute(delete, &[]).await.unwrap();
+    let both = [ending(&stuck, a), ending(&free, b)].map(|release| store.end(release));
+    let [stuck, free] = futures_util::future::join_all(both)
+        .await
+        .try_into()
+        .unwrap();
+    assert!(stuck.is_err(), "{stuck:?}");
+    assert_eq!(free.unwrap(), Released::Freed);
+    transaction.rollback().await.unwrap();
+}
+
 /// Fault: all calls of the lane waited for the row, and were lost.
 #[tokio::test]
 async fn a_row_that_somebody_has_locked_is_in_the_way_of_its_own_key_only() {

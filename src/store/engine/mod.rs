@@ -459,7 +459,7 @@ impl<E: Engine> EngineStore<E> {
         let mut value = self.cache.guess(key);
         // Whether the value was read within this call.
         let mut is_fresh = false;
-        let (mut is_open, mut stale) = (false, 0);
+        let (mut is_open, mut was_open, mut stale) = (false, false, 0);
         loop {
             // Invariant 3: without a time, the value has to be read even if it is known.
             let Some(times) = self.clock.times() else {
@@ -501,11 +501,11 @@ impl<E: Engine> EngineStore<E> {
                     (value, is_fresh, is_open) = (*present, true, false);
                 }
                 SwapEnd::Open => {
-                    stale += u32::from(is_open);
-                    (is_fresh, is_open) = (true, true);
+                    stale += u32::from(was_open);
+                    (is_fresh, is_open, was_open) = (true, true, true);
                 }
             }
-            self.pause(stale, deadline).await?;
+            self.pause(stale, was_open, deadline).await?;
             if stale > 1 {
                 // In a pause, others write: what was known before is stale.
                 (value, is_fresh, is_open) = (self.read(key, deadline).await?, true, false);
@@ -584,8 +584,8 @@ impl<E: Engine> EngineStore<E> {
         }
     }
 
-    /// Pauses before the next swap, if others write at the same time.
-    async fn pause(&self, stale: u32, deadline: Instant) -> Result<(), Error> {
+    /// Pauses before the next swap, if others write at the same time or have a transaction open.
+    async fn pause(&self, stale: u32, was_open: bool, deadline: Instant) -> Result<(), Error> {
         if stale > 0 {
             let longest = Duration::from_millis(1 << stale.min(10)).min(LONGEST_PAUSE);
             // Not tokio's: the caller may poll this future on another runtime than before.
@@ -595,8 +595,12 @@ impl<E: Engine> EngineStore<E> {
             return Ok(());
         }
         let limit = self.settings.limit;
-        let message = format!("too many others changed the key at the same time, for {limit:?}");
-        Err(unreachable(message))
+        let what = if was_open {
+            "a transaction was open that an earlier holder of the key has fenced"
+        } else {
+            "too many others changed the key at the same time"
+        };
+        Err(unreachable(format!("{what}, for {limit:?}")))
     }
 }
 

@@ -51,11 +51,13 @@ pub(super) async fn run(
     calls: &[Call],
     messages: &[Message],
 ) -> Result<Vec<Row>, tokio_postgres::Error> {
-    let (schema, patience) = (&server.schema, server.limit.as_millis().max(4) / 4);
-    // The argument is evaluated before the call, in the same transaction.
+    let schema = &server.schema;
+    let patience = (server.limit.as_millis() / 4).clamp(1, i32::MAX as u128);
+    // The argument is evaluated before the call, in the same transaction. (With AND instead of CASE,
+    // the server would not evaluate the first part where the second one is false.)
     let sql = format!(
-        "SELECT * FROM {schema}.swap_1(set_config('lock_timeout', '{patience}', true) <> '' AND $1, \
-         $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
+        "SELECT * FROM {schema}.swap_1(\
+         CASE WHEN set_config('lock_timeout', '{patience}', true) <> '' THEN $1 END, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
     );
     let claims = column(calls, |it| ClaimColumns::of(&it.swap.care));
     let params: [(&(dyn ToSql + Sync), Type); 16] = [

@@ -32,6 +32,8 @@ use crate::{
 
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(1);
 const MOST_CONNECTIONS: usize = 64;
+/// A connection whose server does not acknowledge anything for so long has ended.
+const DEAD_AFTER: Duration = Duration::from_secs(30);
 
 /// The settings of a [`PostgresStore`], from [`PostgresStore::builder`].
 ///
@@ -299,6 +301,11 @@ impl PostgresStoreBuilder {
         }
         if config.get_ssl_mode() != SslMode::Require {
             config.ssl_mode(SslMode::Disable);
+        }
+        // A connection ends with its server, also one that was left with a commit under way.
+        config.keepalives_idle(config.get_keepalives_idle().min(DEAD_AFTER));
+        if config.get_tcp_user_timeout().is_none() {
+            config.tcp_user_timeout(DEAD_AFTER);
         }
         config.target_session_attrs(TargetSessionAttrs::ReadWrite);
         Ok(config)

@@ -24,7 +24,7 @@ use crate::{
     Error, ErrorKind,
     store::{Hint, Outcome, credentials::Provider},
     sync::Mutex,
-    time::timeout,
+    time::{Instant, later, now, timeout, timeout_at},
     trace::{self, ConnectResult, Connection},
 };
 
@@ -93,19 +93,21 @@ impl Session {
         rows.or_else(|error| failed(error).into_result())
     }
 
-    /// Gives up a connection on which an answer is due, without waiting for the answer.
-    ///
-    /// Locks of its statements would be in the way of others, so they are cancelled. But a commit
-    /// that `waits_for_disk` may wait for a standby as well, and a server that is told to cancel
-    /// that commits without the standby: then the keys of these statements wait, too.
-    pub(super) fn give_up(self, waits_for_disk: bool, limit: Duration) {
-        if !waits_for_disk {
-            let cancel = self.client.cancel_token();
-            tokio::spawn(timeout(limit, async move {
-                cancel.cancel_query(self.tls).await
-            }));
-        }
+    /// Gives up a connection on which an answer is due, without waiting for the answer. Locks of its
+    /// statements would be in the way of others, so they are cancelled.
+    pub(super) fn cancel(self, limit: Duration) {
+        let cancel = self.client.cancel_token();
+        tokio::spawn(timeout(limit, async move {
+            cancel.cancel_query(self.tls).await
+        }));
         self.task.abort();
+    }
+
+    /// Gives up a connection on which a commit may be due. That may wait for a standby, and a server
+    /// that is told to cancel it commits without the standby. So the keys of its statements wait,
+    /// and the connection ends with the answer.
+    pub(super) fn leave(self) -> JoinHandle<()> {
+        self.task
     }
 }
 
@@ -148,8 +150,25 @@ impl Server {
 
     /// Runs a statement that is about no key on a connection of its own: lanes make swaps.
     pub(super) async fn query(&self, sql: &str, params: &[Param<'_>]) -> Result<Vec<Row>, Error> {
+        let until = later(now(), self.limit);
         let session = self.connect().await?;
-        self.in_time(self.limit, session.query(sql, params)).await
+        let rows = self.query_on(session, sql, params, until).await;
+        rows.map(|(_, rows)| rows)
+    }
+
+    /// Runs a statement on a connection, which is given up if the answer does not come in time.
+    pub(super) async fn query_on(
+        &self,
+        session: Session,
+        sql: &str,
+        params: &[Param<'_>],
+        until: Instant,
+    ) -> Result<(Session, Vec<Row>), Error> {
+        if let Some(rows) = timeout_at(until, session.query(sql, params)).await {
+            return Ok((session, rows?));
+        }
+        session.cancel(self.limit);
+        Err(self.silent(self.limit))
     }
 
     pub(super) async fn open(&self, config: &Config) -> Result<Session, Error> {

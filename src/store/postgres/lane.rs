@@ -17,7 +17,8 @@
 //!    wait for each other in a circle. Where somebody else keeps a row locked, the statement fails
 //!    and was rolled back, and each of its swaps is sent once more, alone.
 //! 5. A connection is used until an outcome is unknown or the server accepts no writes: a pooler
-//!    may have another server by now, and a new connection asks who it is.
+//!    may have another server by now, and a new connection asks who it is. One with a commit under
+//!    way is left to itself, and only a few of those at a time.
 
 use std::{
     sync::{
@@ -34,6 +35,7 @@ use tokio::{
         mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
         oneshot,
     },
+    task::JoinHandle,
     time::sleep,
 };
 use tokio_postgres::{Client, error::SqlState};
@@ -43,7 +45,7 @@ use super::{
     connect::{SILENT_LIMITS, Server, Session, failed},
 };
 use crate::{
-    Error,
+    Error, ErrorKind,
     store::{
         Outcome,
         engine::{Care, Swap, Swapped},
@@ -55,6 +57,9 @@ use crate::{
 
 /// The most calls of a turn.
 const MOST: usize = 256;
+/// So many connections are left at a time on which a commit is due, and then no further one is made:
+/// each of them takes one of the server's, for as long as a standby is away.
+const MOST_LEFT: usize = 4;
 /// After so many bytes of records, a turn takes no more calls: a server refuses a statement of 1
 /// GB.
 const MOST_BYTES: usize = 16 << 20;
@@ -149,6 +154,7 @@ impl Lane {
             server: self.server.clone(),
             queue,
             session: None,
+            left: Vec::new(),
             pause: FIRST_PAUSE,
         };
         runtime.spawn(driver.run());
@@ -174,6 +180,8 @@ struct Driver {
     server: Arc<Server>,
     queue: UnboundedReceiver<Call>,
     session: Option<Session>,
+    /// Connections on which a commit is due.
+    left: Vec<JoinHandle<()>>,
     pause: Duration,
 }
 
@@ -187,7 +195,7 @@ impl Driver {
             let open = open.filter(|session| !session.client.is_closed());
             let connected = match open {
                 Some(session) => Ok(session),
-                None => self.server.connect().await,
+                None => self.connect().await,
             };
             match connected {
                 Ok(session) => {
@@ -197,6 +205,19 @@ impl Driver {
                 Err(error) => self.refuse(calls, &error).await,
             }
         }
+    }
+
+    async fn connect(&mut self) -> Result<Session, Error> {
+        self.left.retain(|it| !it.is_finished());
+        if self.left.len() == MOST_LEFT {
+            let name = self.server.name();
+            let message = format!(
+                "PostgreSQL at {name} has not answered {MOST_LEFT} commits on as many connections: \
+                 is a standby away that `synchronous_standby_names` has?"
+            );
+            return Err(Error::new(ErrorKind::Unreachable, message));
+        }
+        self.server.connect().await
     }
 
     /// Refuses the calls that wait for a connection, and pauses before the next attempt.
@@ -211,7 +232,7 @@ impl Driver {
     }
 
     /// Makes the calls of a turn. `None` if the connection is given up.
-    async fn turn(&self, session: Session, mut calls: Vec<Call>) -> Option<Session> {
+    async fn turn(&mut self, session: Session, mut calls: Vec<Call>) -> Option<Session> {
         let (client, server) = (&session.client, &*self.server);
         // Those are not sent whose callers have left.
         calls.retain(|call| call.ticket.take());
@@ -240,7 +261,11 @@ impl Driver {
             Some(is_usable) => is_usable.then_some(session),
             None => {
                 // The callers have run out of time.
-                session.give_up(waits_for_disk, server.limit);
+                if waits_for_disk {
+                    self.left.push(session.leave());
+                } else {
+                    session.cancel(server.limit);
+                }
                 None
             }
         }

@@ -192,7 +192,11 @@ impl Listener {
         let mut session = server.in_time(server.limit, opened).await?;
         self.say(&session, "LISTEN", &self.probe).await?;
         let notify = "SELECT pg_notify($1, '')";
-        server.query(notify, &[(&self.probe, Type::TEXT)]).await?;
+        let probe = server.query(notify, &[(&self.probe, Type::TEXT)]).await;
+        // A server that has no connection left for it is asked again later, as a mute one.
+        if probe.is_err() {
+            return Ok((session, false));
+        }
         let arrives = async {
             while let Some(message) = session.messages.recv().await {
                 if message.channel() == self.probe {

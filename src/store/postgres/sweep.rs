@@ -9,7 +9,11 @@ use tokio::time::sleep;
 use tokio_postgres::types::Type;
 
 use super::{Wire, connect::Param};
-use crate::{store::engine::EngineStore, sync::random};
+use crate::{
+    store::engine::EngineStore,
+    sync::random,
+    time::{later, now},
+};
 
 /// The time between two sweeps, whichever process makes them.
 const EVERY: Duration = Duration::from_secs(5 * 60);
@@ -54,7 +58,7 @@ impl Sweeper {
         let server = self.0.upgrade()?.engine.server.clone();
         let sql = format!("SELECT {}.sweep_1($1, $2, $3)", server.schema);
         let idle = idle.as_micros() as i64;
-        let session = server.connect().await.ok()?;
+        let mut session = server.connect().await.ok()?;
         let mut after = String::new();
         while self.0.strong_count() > 0 {
             let params: [Param<'_>; 3] = [
@@ -62,8 +66,10 @@ impl Sweeper {
                 (&ROWS, Type::INT4),
                 (&idle, Type::INT8),
             ];
-            let swept = session.query(&sql, &params);
-            let rows = server.in_time(server.limit, swept).await.ok()?;
+            let until = later(now(), server.limit);
+            let swept = server.query_on(session, &sql, &params, until).await;
+            let (open, rows) = swept.ok()?;
+            session = open;
             match rows.first()?.get(0) {
                 Some(last) => after = last,
                 None => return Some(()),
