@@ -1,9 +1,13 @@
 //! What people write with PostgreSQL: an advisory lock of a session, and a row with a lease. Both on a pool of ten connections.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    ops::Deref,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use tokio::{
-    sync::{Mutex, OwnedSemaphorePermit, Semaphore},
+    sync::{OwnedSemaphorePermit, Semaphore},
     time::sleep,
 };
 use tokio_postgres::{Client as Session, Statement};
@@ -31,15 +35,32 @@ struct Pool {
     idle: Arc<Mutex<Vec<Connection>>>,
 }
 
-struct Connection {
+pub struct Connection {
     session: Session,
     take: Statement,
     give: Statement,
 }
 
+/// A connection of the pool, to which it goes back when dropped: the end of a slice drops tasks that wait.
 pub struct Taken {
-    connection: Connection,
-    permit: OwnedSemaphorePermit,
+    connection: Option<Connection>,
+    idle: Arc<Mutex<Vec<Connection>>>,
+    // Dropped after the connection was put back.
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Deref for Taken {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        self.connection.as_ref().expect("taken until dropped")
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.idle.lock().unwrap().extend(self.connection.take());
+    }
 }
 
 impl Pool {
@@ -68,13 +89,12 @@ impl Pool {
             .acquire_owned()
             .await
             .expect("the pool is open");
-        let connection = self.idle.lock().await.pop().expect("one for each permit");
-        Taken { connection, permit }
-    }
-
-    async fn put(&self, taken: Taken) {
-        self.idle.lock().await.push(taken.connection);
-        drop(taken.permit);
+        let connection = self.idle.lock().unwrap().pop();
+        Taken {
+            connection,
+            idle: self.idle.clone(),
+            _permit: permit,
+        }
     }
 }
 
@@ -92,7 +112,7 @@ impl Client for AdvisoryLock {
 
     async fn lock(&self, key: &Key) -> Self::Guard {
         let taken = self.0.get().await;
-        let Connection { session, take, .. } = &taken.connection;
+        let Connection { session, take, .. } = &*taken;
         session
             .execute(take, &[&key.text])
             .await
@@ -101,12 +121,11 @@ impl Client for AdvisoryLock {
     }
 
     async fn release(&self, (taken, key): Self::Guard) {
-        let Connection { session, give, .. } = &taken.connection;
+        let Connection { session, give, .. } = &*taken;
         session
             .execute(give, &[&key])
             .await
             .expect("the lock was held");
-        self.0.put(taken).await;
     }
 }
 
@@ -133,9 +152,9 @@ impl Client for LeaseRow {
         let owner = Uuid::new_v4().to_string();
         loop {
             let taken = self.0.get().await;
-            let Connection { session, take, .. } = &taken.connection;
+            let Connection { session, take, .. } = &*taken;
             let rows = session.execute(take, &[&key.text, &owner]).await;
-            self.0.put(taken).await;
+            drop(taken);
             if rows.expect("an answer") == 1 {
                 return (key.text.clone(), owner);
             }
@@ -145,11 +164,10 @@ impl Client for LeaseRow {
 
     async fn release(&self, (key, owner): Self::Guard) {
         let taken = self.0.get().await;
-        let Connection { session, give, .. } = &taken.connection;
+        let Connection { session, give, .. } = &*taken;
         session
             .execute(give, &[&key, &owner])
             .await
             .expect("an answer");
-        self.0.put(taken).await;
     }
 }
