@@ -93,7 +93,7 @@ const BATCH: usize = 32;
 /// The number of messages in flight (invariant 3).
 const MOST_IN_FLIGHT: usize = BUFFERED - 1;
 /// The number of calls that are worth a message while further calls are about to follow.
-const ENOUGH: usize = 2;
+const ENOUGH: usize = 8;
 /// A connection on which a reply is due is given up after a silence of this many time limits.
 const SILENT_LIMITS: u32 = 3;
 
@@ -184,8 +184,9 @@ impl Future for Pending {
 ///
 /// Calls do not wait for each other while the server waits for calls: the queue is sent as
 /// soon as it has as many calls as are in flight. After 32 calls were answered together, the 32
-/// calls that follow become messages of 2, 2, 4, 8 and 16. With one message of 32, the client and
-/// the server would work in turns, each of them idle for half of the time.
+/// calls that follow become messages of 8, 8 and 16. With one message of 32, the client and the
+/// server would work in turns, each of them idle for half of the time; with smaller ones, fewer
+/// calls share a script.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Gathering {
     #[default]
@@ -551,7 +552,7 @@ mod tests {
 
     #[test]
     fn the_server_gets_the_first_calls_of_many_while_the_others_gather() {
-        assert_eq!(messages(Gathering::UnderWay, 32), [2, 2, 4, 8, 16]);
+        assert_eq!(messages(Gathering::UnderWay, 32), [8, 8, 16]);
     }
 
     #[test]
